@@ -146,11 +146,7 @@ class Conversation:
             self.segment_break = None
         else:
             self.segment_break = (
-                Break.CONTRACT_CHANGE
-                if rewrite
-                else Break.HISTORY_REWRITE
-                if self.history == "template"
-                else Break.TOKEN_DRIFT
+                Break.CONTRACT_CHANGE if rewrite else Break.HISTORY_REWRITE if self.history == "template" else Break.TOKEN_DRIFT
             )
             if logger.isEnabledFor(logging.DEBUG):
                 await self.family.work(lambda: self._log_break(previous, next_ids))
