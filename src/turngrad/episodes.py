@@ -14,7 +14,10 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hud.eval.run import Run
 
 EXTRA_KEY = "turngrad"
 """Where the agent leaves what hud's own record has no field for: in `Step.extra` and `Trace.extra`."""

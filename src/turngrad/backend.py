@@ -1,0 +1,113 @@
+"""Where the weights live: Fireworks, another service of its protocol, or the engine on this machine.
+
+In: a config. Out: a base URL, a key and the names of model and tokenizer; the training code knows nothing else. The embedded
+engine is a child process on loopback: awaited until it answers, stopped at the end, and gone with its parent however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turngrad.config import FIREWORKS_URL, TrainConfig
+from turngrad.errors import UserError
+
+LOCAL_KEY = "local"
+_ANNOUNCEMENT = "TURNGRAD_ENGINE "
+_START_TIMEOUT = 180.0
+_STOP_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a client of the weights needs. `renderer_config` is what a model folder says about its chat format."""
+
+    base_url: str
+    api_key: str
+    base_model: str
+    tokenizer_model: str
+    renderer_config: dict[str, Any] | None
+    local: bool
+
+
+@asynccontextmanager
+async def open_backend(config: TrainConfig, state_dir: Path) -> AsyncIterator[Endpoint]:
+    """The endpoint of a resolved config; `state_dir` is where the embedded engine keeps states and its log.
+
+    Raises:
+        UserError: no key, no such model, no torch, or an engine that does not start.
+    """
+    assert config.base_model is not None
+    if config.on_fireworks:
+        key = os.environ.get("FIREWORKS_API_KEY")
+        if not key:
+            raise UserError("FIREWORKS_API_KEY is not set; export it, or train on this machine with --backend local")
+        tokenizer = config.tokenizer_model or config.base_model
+        yield Endpoint(config.base_url or FIREWORKS_URL, key, config.base_model, tokenizer, None, local=False)
+        return
+    from turngrad.local.models import renderer_for, resolve_model
+
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            "the engine on this machine needs torch, which is not installed; leave out --no-group local, "
+            "or set FIREWORKS_API_KEY to train on Fireworks"
+        )
+    try:
+        folder = await asyncio.to_thread(resolve_model, config.base_model)
+        renderer_config = renderer_for(folder)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    async with _engine(folder, state_dir) as base_url:
+        yield Endpoint(base_url, LOCAL_KEY, config.base_model, config.tokenizer_model or str(folder), renderer_config, local=True)
+
+
+@asynccontextmanager
+async def _engine(model: Path, state_dir: Path) -> AsyncIterator[str]:
+    state_dir.mkdir(parents=True, exist_ok=True)
+    log_path = state_dir / "engine.log"
+    with open(log_path, "ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "turngrad.local.server", "--model", str(model), "--port", "0"),
+            *("--state-dir", str(state_dir), "--die-with-parent"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            # A session of its own: Ctrl-C reaches the trainer alone, which then saves through a living engine.
+            start_new_session=True,
+        )
+    try:
+        yield await _announced_url(process, log_path)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), _STOP_TIMEOUT)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+async def _announced_url(process: asyncio.subprocess.Process, log_path: Path) -> str:
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_START_TIMEOUT):
+            while line := await process.stdout.readline():
+                text = line.decode(errors="replace").strip()
+                if text.startswith(_ANNOUNCEMENT):
+                    return text.removeprefix(_ANNOUNCEMENT)
+    except TimeoutError:
+        raise UserError(f"the engine did not answer within {_START_TIMEOUT:g} s; its log is {log_path}") from None
+    await process.wait()
+    last = [line for line in log_path.read_text(errors="replace").splitlines() if line.strip()][-1:]
+    raise UserError(
+        f"the engine ended with status {process.returncode} before it answered: {''.join(last) or 'no output'} ({log_path})"
+    )

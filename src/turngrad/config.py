@@ -1,0 +1,272 @@
+"""Every setting of a run: its unit, bound, default and help.
+
+One pydantic model behind the flags of `scripts/train.py`, the file of `--config`, and the `config.json` of a run folder.
+Settings whose good value depends on where the weights live are None until `resolve` fills them from `PRESETS`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turngrad.errors import UserError
+
+BUILT_IN_TASKSETS = (
+    "arithmetic",
+    "bfcl-multi-turn",
+    "bfcl-multi-turn-miss-func",
+    "bfcl-multi-turn-miss-param",
+    "bfcl-multi-turn-long-context",
+    "bfcl-multi-turn-all",
+    "bfcl-synthetic",
+)
+FIREWORKS_URL = "https://api.fireworks.ai/training/v1/serverless"
+
+Backend = Literal["auto", "fireworks", "local"]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class TrainConfig(BaseModel):
+    """Train a language model on multi-turn tool use.
+
+    Without a key the model is small, runs on this machine and learns in minutes; with FIREWORKS_API_KEY set, the same
+    command trains on Fireworks. Settings shown as None take a default that fits the backend and the taskset; the run
+    prints and saves what it used.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    taskset: str = Field("bfcl-multi-turn", description=f"What to train on: {', '.join(BUILT_IN_TASKSETS)}.")
+    backend: Backend = Field(
+        "auto",
+        description="Where the weights live. auto: Fireworks when FIREWORKS_API_KEY is set, else the engine on this machine.",
+    )
+    base_url: str | None = Field(
+        None, description="A training service other than Fireworks' own: a URL that ends in /training/v1/serverless."
+    )
+    base_model: str | None = Field(
+        None, description="What to train: a Fireworks model name, or here bfcl-starter, smollm2-135m or a Hugging Face folder."
+    )
+    tokenizer_model: str | None = Field(None, description="Hub id or folder of the tokenizer, where it differs from the model.")
+    renderer: str = Field("auto", description="Chat format, a name of the `renderers` library; auto goes by the tokenizer.")
+    thinking: bool = Field(False, description="Let a reasoning model think before it answers.")
+    history: Literal["keep", "template"] = Field(
+        "keep",
+        description="Reasoning of earlier user turns: keep the exact tokens (one datum an episode), or follow the model's "
+        "template, which drops it (one more segment a user turn).",
+    )
+    tool_updates: Literal["append", "rewrite"] = Field(
+        "append", description="New tools in mid-episode: in the user message, or in the head of the prompt (a new segment)."
+    )
+    lora_rank: Positive = Field(8, description="Rank of the adapter. Models below 50 M parameters train whole on this machine.")
+
+    steps: Positive | None = Field(None, description="Optimizer steps of the whole run, resumed steps included.")
+    tasks_per_step: Positive | None = Field(None, description="Groups a step: tasks drawn from the training split.")
+    group_size: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Attempts at each task; their rewards are compared with one another, so at least 2."
+    )
+    train_tasks: Positive | None = Field(None, description="Train on this many tasks of the training split only.")
+    eval_tasks: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Tasks of each evaluation, from the held-out split and from the training pool; 0 turns it off."
+    )
+    eval_samples: Positive | None = Field(None, description="Attempts at each evaluation task.")
+    eval_every: Annotated[int, Field(ge=0)] = Field(0, description="Evaluate every so many steps too; 0: before and after only.")
+    max_tokens: Positive | None = Field(None, description="Most tokens of one assistant turn.")
+    max_seq_len: Annotated[int, Field(ge=64)] | None = Field(
+        None, description="Most tokens of one episode's context, prompt and answers together."
+    )
+    max_turns: Positive = Field(64, description="Most assistant turns of an episode.")
+    max_tool_calls: Positive = Field(256, description="Most tool calls of an episode.")
+    max_bad_calls: Positive = Field(3, description="Malformed or refused calls in a row that end an episode.")
+    max_tool_tokens: Annotated[int, Field(ge=16)] | None = Field(
+        None, description="A longer tool result keeps its head and tail, with the cut named."
+    )
+    parallel_tools: bool = Field(False, description="Run one turn's calls at once where the environment says that is safe.")
+    stop_at_failed_turn: bool = Field(
+        True, description="BFCL: end a training episode whose reward is decided (the same reward for half the sampling)."
+    )
+
+    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature of the rollouts.")
+    learning_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="Adam's learning rate.")
+    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field("importance_sampling", description="Policy-gradient loss.")
+    clip_low: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lower bound of the probability ratio (ppo, cispo).")
+    clip_high: Annotated[float, Field(ge=1)] = Field(1.2, description="Upper bound of the probability ratio (ppo, cispo).")
+    advantage: Literal["group-zscore", "group-mean", "rloo"] = Field(
+        "group-zscore", description="How the rewards of a group become advantages."
+    )
+    advantage_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="Largest absolute advantage; None: no clip.")
+    normalize: Literal["token", "episode", "none"] = Field(
+        "token", description="What the summed loss is divided by: trained tokens, or trained episodes, or nothing."
+    )
+    minibatches: Positive = Field(1, description="Optimizer steps a batch is split over; an episode is never split.")
+    kl_coef: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Weight of a KL penalty to the base model; costs one prefill of every trained sequence."
+    )
+    bad_call_penalty: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Subtracted from an episode's reward when it made a malformed or refused call; reported apart."
+    )
+    grad_clip: Annotated[float, Field(ge=0)] = Field(0.0, description="Largest gradient norm; 0: no clip.")
+
+    max_concurrent: Positive | None = Field(None, description="Rollouts in flight at once.")
+    rollout_retries: Annotated[int, Field(ge=0)] = Field(
+        1, description="Fresh tries after an infrastructure failure, before the rollout is left out and counted."
+    )
+    tool_timeout: Seconds = Field(60.0, description="Seconds one tool call may take.")
+    sample_timeout: Seconds = Field(600.0, description="Seconds one sample may take, retries included.")
+    episode_timeout: Seconds = Field(900.0, description="Seconds one episode may take; grading has time of its own after that.")
+    step_timeout: Seconds = Field(3600.0, description="Seconds one step may take before the run saves its state and ends.")
+
+    min_a: int | None = Field(None, description="Arithmetic: smallest first factor.")
+    max_a: int | None = Field(None, description="Arithmetic: largest first factor.")
+    min_b: int | None = Field(None, description="Arithmetic: smallest second factor.")
+    max_b: int | None = Field(None, description="Arithmetic: largest second factor.")
+    prompt: Literal["work", "direct"] | None = Field(
+        None, description="Arithmetic: ask to work the product out first (for capable models), or for the integer alone."
+    )
+
+    seed: int = Field(0, description="Order of the tasks and seeds of the samples. The train and held-out split is fixed.")
+    output_dir: Path | None = Field(None, description="Run folder; None: a new one below runs/.")
+    checkpoint_every: Annotated[int, Field(ge=0)] = Field(
+        10, description="Save a resumable state every so many steps; 0: at the end."
+    )
+    resume_from: str | None = Field(None, description="Go on with a run: its folder.")
+    require_update: bool = Field(False, description="Fail when no step could update the weights.")
+    calibrate: bool = Field(False, description="Roll out and report, without an update: is there anything to learn from?")
+    debug_samples: Annotated[int, Field(ge=0)] = Field(0, description="Print this many whole episodes of each step.")
+    price_sampled: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of a million sampled tokens.")
+    price_prefill: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of a million prompt tokens.")
+    price_trained: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of a million trained tokens.")
+
+    @property
+    def on_fireworks(self) -> bool:
+        """Whether the weights live behind a key; decided by `--backend`, `--base-url` and FIREWORKS_API_KEY."""
+        if self.backend == "auto":
+            return self.base_url is not None or bool(os.environ.get("FIREWORKS_API_KEY"))
+        return self.backend == "fireworks"
+
+    def resolve(self) -> TrainConfig:
+        """The same settings with every None of `PRESETS` filled in, checked together.
+
+        Raises:
+            UserError: one sentence for each setting that does not fit the others.
+        """
+        family = "arithmetic" if self.taskset == "arithmetic" else "bfcl"
+        preset = PRESETS["fireworks" if self.on_fireworks else "local", family]
+        filled = self.model_copy(update={k: v for k, v in preset.items() if getattr(self, k) is None})
+        problems = filled._problems()
+        if problems:
+            raise UserError("\n".join(problems))
+        return filled
+
+    def _problems(self) -> list[str]:
+        problems = []
+        assert self.max_tokens is not None
+        assert self.max_seq_len is not None
+        if self.backend == "local" and self.base_url:
+            problems.append("--base-url names a service; leave it out with --backend local")
+        if self.base_url and not self.base_url.rstrip("/").endswith("/training/v1/serverless"):
+            problems.append(f"--base-url must end in /training/v1/serverless, got {self.base_url!r}")
+        if self.max_tokens >= self.max_seq_len:
+            problems.append(
+                f"--max-tokens {self.max_tokens} leaves no room for a prompt in --max-seq-len {self.max_seq_len}; "
+                "raise --max-seq-len or lower --max-tokens"
+            )
+        if self.train_tasks is not None and self.tasks_per_step is not None and self.train_tasks < self.tasks_per_step:
+            problems.append(f"--train-tasks {self.train_tasks} is less than --tasks-per-step {self.tasks_per_step}")
+        return problems
+
+
+PRESETS: dict[tuple[str, str], dict[str, Any]] = {
+    ("fireworks", "bfcl"): {
+        "base_model": "accounts/fireworks/models/qwen3p5-9b",
+        "tokenizer_model": "Qwen/Qwen3.5-9B",
+        "steps": 30,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "eval_tasks": 16,
+        "eval_samples": 1,
+        "max_tokens": 512,
+        "max_seq_len": 8192,
+        "max_tool_tokens": 2048,
+        "max_concurrent": 64,
+        "learning_rate": 1e-5,
+    },
+    ("fireworks", "arithmetic"): {
+        "base_model": "accounts/fireworks/models/qwen3p5-9b",
+        "tokenizer_model": "Qwen/Qwen3.5-9B",
+        "steps": 30,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "eval_tasks": 16,
+        "eval_samples": 1,
+        "max_tokens": 512,
+        "max_seq_len": 8192,
+        "max_tool_tokens": 2048,
+        "max_concurrent": 64,
+        "learning_rate": 1e-5,
+        "min_a": 100,
+        "max_a": 999,
+        "min_b": 100,
+        "max_b": 999,
+        "prompt": "work",
+    },
+    ("local", "bfcl"): {
+        "base_model": "bfcl-starter",
+        "steps": 20,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "train_tasks": 24,
+        "eval_tasks": 24,
+        "eval_samples": 4,
+        "max_tokens": 96,
+        "max_seq_len": 2048,
+        "max_tool_tokens": 512,
+        "max_concurrent": 64,
+        "learning_rate": 5e-4,
+    },
+    ("local", "arithmetic"): {
+        "base_model": "smollm2-135m",
+        "steps": 12,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "eval_tasks": 16,
+        "eval_samples": 4,
+        "max_tokens": 40,
+        "max_seq_len": 256,
+        "max_tool_tokens": 128,
+        "max_concurrent": 64,
+        "learning_rate": 5e-4,
+        "min_a": 2,
+        "max_a": 12,
+        "min_b": 2,
+        "max_b": 9,
+        "prompt": "direct",
+    },
+}
+"""Defaults by where the weights live and what is trained; a flag wins over them."""
+
+
+def config_from(data: dict[str, Any]) -> TrainConfig:
+    """A config from a file's or a folder's data, every mistake named in one go.
+
+    Raises:
+        UserError: unknown keys, wrong types, values out of bounds.
+    """
+    try:
+        return TrainConfig.model_validate(data)
+    except ValidationError as error:
+        raise UserError(validation_message(error)) from None
+
+
+def validation_message(error: ValidationError) -> str:
+    """Pydantic's findings as one line each, by flag."""
+    lines = []
+    for item in error.errors():
+        flag = "--" + "-".join(str(part) for part in item["loc"][:1]).replace("_", "-")
+        found = "" if item["type"] == "extra_forbidden" else f" (got {item['input']!r})"
+        lines.append(f"{flag}: {item['msg']}{found}")
+    return "\n".join(lines)

@@ -1,0 +1,192 @@
+"""The run folder: everything a run leaves behind, and all that resume needs.
+
+    config.json        the settings in force, without keys
+    environment.json   versions and git state
+    split.json         the ids of the training pool and the held-out tasks
+    metrics.jsonl      one row a step, one row an evaluation (`"kind": "eval"`)
+    checkpoints.jsonl  one row a saved state: step, state path, sampler path
+    episodes/          step-0001.jsonl.zst: every episode, token by token
+    lock               held while a trainer works here
+
+Invariants: a row is written whole, in one call, and flushed to disk before the run goes on; a torn last line is cut off at
+resume, and rows beyond the resumed step are dropped, so that steps strictly increase and every line parses (C12).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from turngrad.config import TrainConfig
+from turngrad.episodes import Episode
+from turngrad.errors import RunError, UserError
+
+_PACKAGES = ("turngrad", "hud", "fireworks-ai", "mcp", "transformers", "renderers", "numpy", "torch", "peft", "bfcl-eval")
+
+
+class RunLog:
+    """One run folder, locked for one trainer. `created` says whether it was made for this run."""
+
+    def __init__(self, folder: Path, *, created: bool) -> None:
+        self.folder = folder
+        self.created = created
+        try:
+            (folder / "episodes").mkdir(parents=True, exist_ok=True)
+            self._lock = open(folder / "lock", "w")  # noqa: SIM115 - held for the life of the run
+        except OSError as error:
+            raise UserError(f"cannot write to the run folder {folder}: {error.strerror}; --output-dir names another") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another trainer is at work in {folder}; --output-dir names a folder of its own") from error
+
+    @classmethod
+    def create(cls, config: TrainConfig) -> RunLog:
+        """A new folder: `--output-dir`, which must be empty or new, or one named by taskset and time below runs/."""
+        folder = config.output_dir or Path("runs") / f"{config.taskset}-{datetime.now():%Y%m%d-%H%M%S}"
+        if (folder / "metrics.jsonl").exists():
+            raise UserError(
+                f"{folder} already holds a run; go on with it by --resume-from {folder}, or name another --output-dir"
+            )
+        log = cls(folder, created=True)
+        log._write_json("environment.json", _environment())
+        return log
+
+    @classmethod
+    def reopen(cls, folder: Path) -> RunLog:
+        """The folder of an earlier run, repaired where a kill tore a line."""
+        if not (folder / "config.json").exists():
+            raise UserError(f"--resume-from {folder}: no config.json there, so it is not a run folder")
+        log = cls(folder, created=False)
+        for name in ("metrics.jsonl", "checkpoints.jsonl"):
+            _cut_torn_line(folder / name)
+        return log
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def write_config(self, config: TrainConfig) -> None:
+        self._write_json("config.json", config.model_dump(mode="json"))
+
+    def write_split(self, train: Iterable[str], held_out: Iterable[str]) -> None:
+        self._write_json("split.json", {"train": list(train), "held_out": list(held_out)})
+
+    def metrics(self, row: dict[str, Any]) -> None:
+        self._append("metrics.jsonl", row)
+
+    def checkpoint(self, row: dict[str, Any]) -> None:
+        self._append("checkpoints.jsonl", row)
+
+    def episodes(self, name: str, episodes: Iterable[Episode]) -> Path:
+        """Write one step's episodes, whole or not at all; `name` is such as "step-0001" or "eval-0000-held_out"."""
+        path = self.folder / "episodes" / f"{name}.jsonl.zst"
+        partial = path.with_suffix(".partial")
+        with open(partial, "wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False) as writer:
+            for episode in episodes:
+                writer.write(episode.to_json().encode() + b"\n")
+        partial.replace(path)
+        return path
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The parsed rows of metrics.jsonl or checkpoints.jsonl."""
+        path = self.folder / name
+        return [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
+
+    def drop_after(self, step: int) -> None:
+        """Forget rows and episodes of steps beyond `step`: the state that is resumed knows nothing of them."""
+        for name in ("metrics.jsonl", "checkpoints.jsonl"):
+            kept = [row for row in self.rows(name) if row["step"] <= step]
+            partial = self.folder / f"{name}.partial"
+            partial.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            partial.replace(self.folder / name)
+        for path in (self.folder / "episodes").iterdir():
+            parts = path.name.split(".")[0].split("-")
+            if path.suffix == ".partial" or int(parts[1]) > step:
+                path.unlink()
+
+    def _append(self, name: str, row: dict[str, Any]) -> None:
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        try:
+            file = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                if os.write(file, line) != len(line):
+                    raise OSError(28, "the disk took only part of a row")
+                os.fsync(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise RunError(f"cannot write {self.folder / name}: {error.strerror}") from error
+
+    def _write_json(self, name: str, data: Any) -> None:
+        partial = self.folder / f"{name}.partial"
+        try:
+            partial.write_text(json.dumps(data, indent=2) + "\n")
+            partial.replace(self.folder / name)
+        except OSError as error:
+            raise RunError(f"cannot write {self.folder / name}: {error.strerror}") from error
+
+
+def read_episodes(path: Path) -> Iterator[Episode]:
+    """The episodes of one `episodes/*.jsonl.zst`, one at a time."""
+    with open(path, "rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+        pending = b""
+        while chunk := reader.read(1 << 20):
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                yield Episode.from_json(line.decode())
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings of an earlier run."""
+    try:
+        return json.loads((folder / "config.json").read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{folder} is not a run folder: its config.json cannot be read ({error})") from error
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop bytes after the last newline, and a last line that does not parse."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    keep = data[: data.rfind(b"\n") + 1]
+    lines = keep.splitlines(keepends=True)
+    while lines:
+        try:
+            json.loads(lines[-1])
+            break
+        except json.JSONDecodeError:
+            lines.pop()
+    keep = b"".join(lines)
+    if keep != data:
+        os.truncate(path, len(keep))
+
+
+def _environment() -> dict[str, Any]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    git = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return {
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "git": git.stdout.strip() or None,
+        "packages": versions,
+    }
