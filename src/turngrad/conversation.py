@@ -208,8 +208,9 @@ def load_family(
             f"no tokenizer could be loaded from {where} {tokenizer_model!r} ({first_line[:160]}); "
             "--tokenizer-model names a folder with tokenizer.json, or a hub id"
         ) from error
-    if getattr(tokenizer, "eos_token_id", None) is None and not getattr(tokenizer, "vocab_size", 0):
-        raise UserError(f"{tokenizer_model!r} holds no usable tokenizer; --tokenizer-model names one")
+    if not tokenizer.encode("a", add_special_tokens=False):
+        # transformers builds an empty tokenizer from a folder that holds a config and nothing else.
+        raise UserError(f"{tokenizer_model!r} holds no tokenizer files; --tokenizer-model names a folder with tokenizer.json")
     try:
         config = _renderer_config(tokenizer_model, renderer, renderer_config, thinking=thinking, history=history)
         built = create_renderer(tokenizer, config)  # type: ignore[arg-type]
