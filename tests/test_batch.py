@@ -11,10 +11,10 @@ import pytest
 from fireworks.training.sdk import Datum, ModelInput, TensorData
 from hypothesis import given
 from hypothesis import strategies as st
-from qwen import qwen_tokenizer
 from renderers import Message, create_renderer
 from renderers.configs import Qwen35RendererConfig
 
+from tests.qwen import qwen_tokenizer
 from turngrad.advantages import GroupAdvantages, NoTraining, group_advantages
 from turngrad.batch import Batch, Normalize, build_batch
 from turngrad.episodes import Break, Episode, StopReason, Turn, logprob_array, token_array
