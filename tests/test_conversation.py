@@ -15,7 +15,7 @@ from renderers.base import ToolCallParseStatus
 from tests.families import FAMILIES, QWEN_FAMILIES, family
 from turngrad.advantages import group_advantages
 from turngrad.batch import build_batch
-from turngrad.conversation import Conversation, load_family
+from turngrad.conversation import Conversation, _renderer_config, load_family
 from turngrad.episodes import Break, Episode, StopReason, Turn, logprob_array, token_array
 from turngrad.errors import UserError
 
@@ -290,18 +290,26 @@ def test_a_changed_tool_list_is_appended_to_the_user_message_or_rewrites_the_hea
     assert prompt.index("erase") < prompt.index("do it")
 
 
-QWEN3_CALLS = [
-    ('<tool_call>\n{"name": "w", "arguments": {"c": "a </tool_call> b"}}\n</tool_call>', None, "tag in a string"),
-    ('<tool_call>\n{"name": "w", "arguments": {"a": {"b": {"c": {"d": {"e": [1, {"f": {}}]}}}}}}\n</tool_call>', {"a": {"b": {"c": {"d": {"e": [1, {"f": {}}]}}}}}, "five levels"),
-    ('<tool_call>\n{"name": "w", "arguments": {}}\n</tool_call>', {}, "no arguments"),
-]  # fmt: skip
+NESTED = {"a": {"b": {"c": {"d": {"e": [1, {"f": {}}]}}}}}
+CLOSING = {"c": "a </tool_call> b </tool_call>"}
 
 
-@pytest.mark.parametrize(("answer", "arguments"), [(c[0], c[1]) for c in QWEN3_CALLS[1:]], ids=[c[2] for c in QWEN3_CALLS[1:]])
-def test_nested_arguments_parse_to_one_call(answer: str, arguments: dict[str, Any]) -> None:
-    """hermes-agent#2335: no lazy brace matching."""
-    parsed = family("qwen3").renderer.parse_response(family("qwen3").tokenizer.encode(answer + "<|im_end|>"))
+@pytest.mark.parametrize("arguments", [CLOSING, NESTED, {}], ids=["closing tags in a string", "five levels", "none"])
+def test_a_whole_call_parses_to_one_call_whatever_its_arguments_hold(arguments: dict[str, Any]) -> None:
+    """odysseus#6013, hermes-agent#2335: neither the first closing tag nor the first closing brace ends a call."""
+    model = family("qwen3")
+    answer = json.dumps({"name": "w", "arguments": arguments})
+    parsed = model.parse(model.tokenizer.encode(f"<tool_call>\n{answer}\n</tool_call><|im_end|>"), [], [])
     assert [(c.name, c.arguments, c.status) for c in parsed.tool_calls] == [("w", arguments, ToolCallParseStatus.OK)]
+
+
+def test_two_calls_of_which_one_holds_a_closing_tag_parse_to_two_in_either_format() -> None:
+    json_model, xml_model = family("qwen3"), family("qwen3.5")
+    both = [{"name": "write", "arguments": {"zeta": "x </tool_call> y"}}, {"name": "read", "arguments": {"zeta": "z"}}]
+    for model, name in ((json_model, "qwen3"), (xml_model, "qwen3.5")):
+        output = model.tokenizer.encode(model.tokenizer.decode(_canonical(name, both, "")))
+        parsed = model.parse(output, [], TOOLS)
+        assert [(c.name, c.arguments) for c in parsed.tool_calls] == [(c["name"], c["arguments"]) for c in both]
 
 
 @pytest.mark.parametrize(
@@ -400,6 +408,4 @@ def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path: Any) -> None:
 
 def test_an_unknown_renderer_names_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"--renderer takes one of .*qwen3\.5"):
-        from turngrad.conversation import _renderer_config
-
         _renderer_config("x", "qwen9", None, thinking=False, history="keep")

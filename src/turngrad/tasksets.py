@@ -1,0 +1,218 @@
+"""A name becomes train and held-out tasks, and the runtime that serves them.
+
+In: a config. Out: a `Taskset` of rows, and a hud provider. Invariants: held-out tasks never train: the two sides are disjoint
+by id, by prompt and by scenario, checked here before anything starts (C10); which tasks a step draws is a pure function of
+seed and step, so that resume needs no cursor (C11).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from turngrad.config import BUILT_IN_TASKSETS, TrainConfig
+from turngrad.errors import UserError
+
+if TYPE_CHECKING:
+    from hud.eval.runtime import Provider
+
+_BFCL_CATEGORIES = {
+    "bfcl-multi-turn": "base",
+    "bfcl-multi-turn-miss-func": "miss_func",
+    "bfcl-multi-turn-miss-param": "miss_param",
+    "bfcl-multi-turn-long-context": "long_context",
+    "bfcl-multi-turn-all": "all",
+}
+_ARITHMETIC_HELD_OUT = 0.25
+"""Share of the operand pairs that never train, at most; fewer where `--eval-tasks` asks for fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One task: `env` and `template` name it in the env file, `args` are the template's.
+
+    `scenario` is what must not stand on both sides of the split beside the id itself: the twins of a BFCL entry share it.
+    """
+
+    id: str
+    env: str
+    template: str
+    args: dict[str, Any]
+    scenario: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taskset:
+    """`train` is the pool that steps draw from, `held_out` what evaluation keeps apart; `env_file` serves both.
+
+    `has_tools` says whether an episode without any tool call is worth a warning.
+    """
+
+    name: str
+    train: tuple[TaskRow, ...]
+    held_out: tuple[TaskRow, ...]
+    env_file: Path
+    pooled: bool
+    has_tools: bool
+
+    def rows_for_step(self, step: int, count: int, seed: int) -> list[TaskRow]:
+        """The tasks of step `step` (from 1): slices of one shuffle after another, a step never spanning two.
+
+        Every shuffle leaves out its last `len(train) % count` rows, different ones each time.
+        """
+        steps_per_epoch = len(self.train) // count
+        epoch, place = divmod(step - 1, steps_per_epoch)
+        order = list(range(len(self.train)))
+        random.Random(f"{seed}/{epoch}").shuffle(order)
+        return [self.train[index] for index in order[place * count : (place + 1) * count]]
+
+
+def load_taskset(config: TrainConfig) -> Taskset:
+    """The taskset of a resolved config.
+
+    Raises:
+        UserError: an unknown name, or too few tasks for a step or an evaluation.
+    """
+    if config.taskset == "arithmetic":
+        taskset = _arithmetic(config)
+    elif config.taskset in _BFCL_CATEGORIES:
+        taskset = _bfcl(config)
+    else:
+        raise UserError(f"unknown taskset {config.taskset!r}; --taskset takes one of {', '.join(BUILT_IN_TASKSETS)}")
+    check_disjoint(taskset)
+    assert config.tasks_per_step is not None
+    assert config.eval_tasks is not None
+    if len(taskset.train) < config.tasks_per_step:
+        raise UserError(
+            f"--tasks-per-step {config.tasks_per_step} is more than the {len(taskset.train)} training tasks of {taskset.name}"
+        )
+    if len(taskset.held_out) < config.eval_tasks:
+        raise UserError(
+            f"--eval-tasks {config.eval_tasks} is more than the {len(taskset.held_out)} held-out tasks of {taskset.name}"
+        )
+    return taskset
+
+
+def check_disjoint(taskset: Taskset) -> None:
+    """C10: no held-out task, prompt or scenario trains.
+
+    Raises:
+        UserError: naming what stands on both sides.
+    """
+    for what in ("id", "prompt", "scenario"):
+        train = {getattr(row, what) for row in taskset.train}
+        both = sorted(train.intersection(getattr(row, what) for row in taskset.held_out))
+        if both:
+            raise UserError(
+                f"{taskset.name}: {len(both)} held-out tasks share their {what} with training ones, such as {both[0][:80]!r}"
+            )
+
+
+@asynccontextmanager
+async def open_runtime(taskset: Taskset, *, processes: int = 1) -> AsyncIterator[Provider]:
+    """Serve the taskset's environment: server processes for a kit environment, in this process for a plain one."""
+    if taskset.pooled:
+        from turngrad.pool import ServerPool
+
+        async with ServerPool(taskset.env_file, procs=processes) as pool:
+            yield pool
+    else:
+        from hud.eval.runtime import LocalRuntime
+
+        yield LocalRuntime(taskset.env_file)
+
+
+def _bfcl(config: TrainConfig) -> Taskset:
+    folder = _environments() / "bfcl"
+    module = _load_module(folder / "tasks.py", "bfcl")
+    try:
+        rows = module.load_tasks(_BFCL_CATEGORIES[config.taskset], stop_at_failed_turn=config.stop_at_failed_turn)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"the BFCL data is not installed ({error}): pip install --no-deps bfcl-eval==2026.3.23, or leave out --no-group bfcl"
+        ) from error
+    train_side, held_side = map(set, module.split())
+    sides: dict[str, list[TaskRow]] = {"train": [], "held_out": []}
+    for row in rows:
+        side = "train" if row.scenario in train_side else "held_out" if row.scenario in held_side else None
+        if side is not None and (row.skip is None or side == "held_out"):
+            sides[side].append(TaskRow(row.id, module.ENVIRONMENT, module.TEMPLATE, row.args, str(row.scenario), row.prompt))
+    train = _shuffled(sides["train"], config.seed)[: config.train_tasks]
+    held_out = _shuffled(sides["held_out"], config.seed)
+    return Taskset(config.taskset, tuple(train), tuple(held_out), folder / "env.py", pooled=True, has_tools=True)
+
+
+def _arithmetic(config: TrainConfig) -> Taskset:
+    folder = _environments() / "arithmetic"
+    module = _load_module(folder / "tasks.py", "arithmetic")
+    assert None not in (config.min_a, config.max_a, config.min_b, config.max_b, config.tasks_per_step, config.steps)
+    assert config.eval_tasks is not None
+    pairs = (config.max_a - config.min_a + 1) * (config.max_b - config.min_b + 1)  # type: ignore[operator]
+    wanted = config.eval_tasks + max(config.tasks_per_step * config.steps, config.eval_tasks)  # type: ignore[operator]
+    held = max(config.eval_tasks, 1)
+    if held > pairs * 0.5:
+        raise UserError(
+            f"--eval-tasks {config.eval_tasks} is more than half of the {pairs} operand pairs; widen --min-a to --max-b"
+        )
+    try:
+        rows = module.make_tasks(min(pairs, wanted * 2), 0, config.min_a, config.max_a, config.min_b, config.max_b, config.prompt)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    # a × b and b × a are one scenario: they share the answer.
+    scenario = {row.id: "x".join(map(str, sorted((row.args["a"], row.args["b"])))) for row in rows}
+    held_scenarios: list[str] = []
+    held_out: list[Any] = []
+    for row in rows:
+        if scenario[row.id] in held_scenarios:
+            held_out.append(row)
+        elif len(held_out) < held:
+            held_scenarios.append(scenario[row.id])
+            held_out.append(row)
+    held_ids = {row.id for row in held_out}
+
+    def convert(row: Any) -> TaskRow:
+        return TaskRow(row.id, module.ENVIRONMENT, module.TEMPLATE, row.args, scenario[row.id], row.id)
+
+    train = _shuffled([convert(row) for row in rows if row.id not in held_ids], config.seed)[: config.train_tasks]
+    return Taskset(
+        config.taskset,
+        tuple(train),
+        tuple(_shuffled([convert(row) for row in held_out], config.seed)),
+        folder / "env.py",
+        pooled=False,
+        has_tools=False,
+    )
+
+
+def _shuffled(rows: Sequence[TaskRow], seed: int) -> list[TaskRow]:
+    order = list(rows)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _environments() -> Path:
+    """The folder of the built-in environments: of the repository, or as packaged."""
+    here = Path(__file__).resolve().parent
+    repository = here.parent.parent / "envs"
+    return repository if repository.is_dir() else here / "_envs"
+
+
+def _load_module(path: Path, name: str) -> ModuleType:
+    qualified = f"turngrad_tasks_{name}"
+    if qualified in sys.modules:
+        return sys.modules[qualified]
+    spec = importlib.util.spec_from_file_location(qualified, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[qualified] = module
+    spec.loader.exec_module(module)
+    return module
