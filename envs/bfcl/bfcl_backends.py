@@ -1,0 +1,76 @@
+"""The simulated systems of one BFCL episode: instances that belong to the episode, calls dispatched by an allow-list.
+
+In: an entry. Out: `execute` for the policy's calls (a name and arguments, data alone) and `execute_source` for the ground
+truth's calls (source text of ours, parsed and never evaluated). Invariant: the instances are reachable through this
+object only; the official executor keeps them in module globals, where two rollouts of one entry share them.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from bfcl_data import Entry, function_documents
+from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING, STATELESS_CLASSES
+from bfcl_execute import run, undefined
+
+Isolated = Callable[[str, dict[str, Any]], str]
+"""Runs a stateless backend's call (name, arguments) elsewhere and gives its official text."""
+
+_SHARED_TEXT = threading.Lock()
+_WRITES_SHARED_TEXT = "get_outside_temperature_from_google"
+"""In long_context this function writes its answer into a dict of its module before returning it."""
+
+
+class Backends:
+    """The involved classes of an entry in their initial state.
+
+    `isolated` takes the calls of stateless classes (MathAPI); without it they run here, which is for trusted calls.
+    """
+
+    def __init__(self, entry: Entry, isolated: Isolated | None = None) -> None:
+        self.instances = {name: _instance(name, entry) for name in entry.involved_classes}
+        self._isolated = isolated
+        self._owner = {function: name for name in entry.involved_classes for function in function_documents(name)}
+
+    def execute(self, name: str, arguments: dict[str, Any]) -> str:
+        """Run a documented function of the involved classes; any other name is unknown, as in the official executor."""
+        owner = self._owner.get(name)
+        if owner is None:
+            return undefined(name)
+        if owner in STATELESS_CLASSES and self._isolated is not None:
+            return self._isolated(name, arguments)
+        return self._run(owner, name, arguments, [])
+
+    def execute_source(self, source: str) -> str:
+        """Run one ground-truth call such as `cd(folder='document')`. Raises ValueError when it is not a call of literals."""
+        call = ast.parse(source, mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in self._owner:
+            raise ValueError(f"ground truth must call a function of the involved classes, found {source!r}")
+        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return self._run(self._owner[call.func.id], call.func.id, arguments, [ast.literal_eval(node) for node in call.args])
+
+    def _run(self, owner: str, name: str, arguments: dict[str, Any], positional: list[Any]) -> str:
+        method = getattr(self.instances[owner], name)
+        if name == _WRITES_SHARED_TEXT:
+            with _SHARED_TEXT:
+                return run(method, arguments, positional)
+        return run(method, arguments, positional)
+
+
+def _instance(class_name: str, entry: Entry) -> Any:
+    instance = _backend_class(class_name)()
+    if class_name not in STATELESS_CLASSES:
+        config = copy.deepcopy(entry.initial_config.get(class_name, {}))
+        instance._load_scenario(config, long_context=entry.long_context)
+    return instance
+
+
+@cache
+def _backend_class(class_name: str) -> Any:
+    return getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[class_name]), class_name)

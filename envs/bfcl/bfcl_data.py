@@ -1,0 +1,121 @@
+"""BFCL multi-turn entries and function documents, read from the installed `bfcl_eval` package's files.
+
+In: the package's JSON lines. Out: frozen entries in turn order, with the held-out functions of `miss_func` and the
+official message that reveals them in place. The package's own loader is not used: importing it creates folders inside
+site-packages (its `constants.eval_config`). Nothing here imports hud.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bfcl_eval.constants.executable_backend_config import MULTI_TURN_FUNC_DOC_FILE_MAPPING
+
+CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
+REVEAL_MESSAGE = "I have updated some more functions you can choose from. What about now?"
+"""What the official loop says when it reveals a held-out function (its `default_prompts`)."""
+JSON_SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
+"""The documents' own type names that are not JSON Schema's (official `GORILLA_TO_OPENAPI`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One multi-turn entry.
+
+    `turns[k]` are the messages of user turn k, `ground_truth[k]` its calls as source text (empty: nothing should be
+    called), `revealed[k]` the functions that are held out before turn k. `excluded_function` of the data is read by
+    nothing in the official code, and by nothing here.
+    """
+
+    id: str
+    turns: tuple[tuple[dict[str, Any], ...], ...]
+    ground_truth: tuple[tuple[str, ...], ...]
+    involved_classes: tuple[str, ...]
+    initial_config: dict[str, Any]
+    revealed: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def long_context(self) -> bool:
+        """Whether the backends pad their texts, as the official executor decides it: by the entry's id."""
+        return "long_context" in self.id or "composite" in self.id
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], ground_truth: Sequence[Sequence[str]]) -> Entry:
+        """An entry from a row of the data's form. Raises ValueError where turns and ground truth do not match."""
+        revealed = {int(turn): tuple(names) for turn, names in row.get("missed_function", {}).items()}
+        turns = [
+            ({"role": "user", "content": REVEAL_MESSAGE},) if turn in revealed else tuple(messages)
+            for turn, messages in enumerate(row["question"])
+        ]
+        if len(turns) != len(ground_truth) or not turns:
+            raise ValueError(f"{row['id']}: {len(turns)} user turns and {len(ground_truth)} turns of ground truth; expected as many, and one at least")
+        return cls(
+            id=row["id"],
+            turns=tuple(turns),
+            ground_truth=tuple(tuple(calls) for calls in ground_truth),
+            involved_classes=tuple(row["involved_classes"]),
+            initial_config=row["initial_config"],
+            revealed=revealed,
+        )
+
+
+@cache
+def load_category(category: str) -> tuple[Entry, ...]:
+    """The 200 entries of a category, by scenario index. Raises ValueError for an unknown category."""
+    if category not in CATEGORIES:
+        raise ValueError(f"unknown BFCL multi-turn category {category!r}; expected one of {', '.join(CATEGORIES)}")
+    name = f"BFCL_v4_multi_turn_{category}.json"
+    truths = {row["id"]: row["ground_truth"] for row in _json_lines(_data() / "possible_answer" / name)}
+    return tuple(Entry.from_row(row, truths[row["id"]]) for row in _json_lines(_data() / name))
+
+
+def load_entry(entry_id: str) -> Entry:
+    """The entry of that id, such as `multi_turn_base_12`. Raises ValueError when there is none."""
+    category, _, scenario = entry_id.removeprefix("multi_turn_").rpartition("_")
+    entries = load_category(category) if category in CATEGORIES else ()
+    if not scenario.isdecimal() or int(scenario) >= len(entries):
+        raise ValueError(f"no BFCL multi-turn entry {entry_id!r}; ids look like multi_turn_base_12, 0 to 199")
+    return entries[int(scenario)]
+
+
+@cache
+def function_documents(class_name: str) -> dict[str, dict[str, Any]]:
+    """A backend's documented functions by name: `name`, `description` and `parameters` as JSON Schema.
+
+    Defaults stay as documented. Where one reads "None", the official document holds that very string, not null: a model
+    that copies it passes the text "None" (and `echo` then writes a file of that name), here as in the official run.
+    """
+    if class_name not in MULTI_TURN_FUNC_DOC_FILE_MAPPING:
+        raise ValueError(f"unknown backend {class_name!r}; expected one of {', '.join(MULTI_TURN_FUNC_DOC_FILE_MAPPING)}")
+    rows = _json_lines(_data() / "multi_turn_func_doc" / MULTI_TURN_FUNC_DOC_FILE_MAPPING[class_name])
+    return {
+        row["name"]: {"name": row["name"], "description": row["description"], "parameters": _json_schema(row["parameters"])}
+        for row in rows
+    }
+
+
+def _json_schema(node: dict[str, Any]) -> dict[str, Any]:
+    schema = dict(node)
+    schema["type"] = JSON_SCHEMA_TYPES.get(node["type"], node["type"])
+    if "properties" in node:
+        schema["properties"] = {name: _json_schema(child) for name, child in node["properties"].items()}
+    if "items" in node:
+        schema["items"] = _json_schema(node["items"])
+    return schema
+
+
+def _data() -> Path:
+    spec = importlib.util.find_spec("bfcl_eval")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "data"
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
