@@ -39,6 +39,4 @@ def make_tasks(
     if prompt not in ("work", "direct"):
         raise ValueError(f"prompt={prompt!r}; expected 'work' or 'direct'")
     pairs = [(min_a + index % width, min_b + index // width) for index in random.Random(seed).sample(range(available), count)]
-    return [
-        TaskRow(f"multiply_{a}_{b}", scenario, {"a": a, "b": b, "prompt": prompt}) for scenario, (a, b) in enumerate(pairs)
-    ]
+    return [TaskRow(f"multiply_{a}_{b}", scenario, {"a": a, "b": b, "prompt": prompt}) for scenario, (a, b) in enumerate(pairs)]

@@ -15,11 +15,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bfcl_eval.constants.executable_backend_config import MULTI_TURN_FUNC_DOC_FILE_MAPPING
-
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 REVEAL_MESSAGE = "I have updated some more functions you can choose from. What about now?"
 """What the official loop says when it reveals a held-out function (its `default_prompts`)."""
+DOCUMENTS = {
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
+"""The eight backends of the multi-turn categories and the files that document them."""
 JSON_SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """The documents' own type names that are not JSON Schema's (official `GORILLA_TO_OPENAPI`)."""
 
@@ -29,8 +38,9 @@ class Entry:
     """One multi-turn entry.
 
     `turns[k]` are the messages of user turn k, `ground_truth[k]` its calls as source text (empty: nothing should be
-    called), `revealed[k]` the functions that are held out before turn k. `excluded_function` of the data is read by
-    nothing in the official code, and by nothing here.
+    called), `revealed[k]` the functions that are held out before turn k. A function that the ground truth itself calls
+    earlier is not held out (`tail` in multi_turn_miss_func_49 alone, which nobody could pass otherwise).
+    `excluded_function` of the data is read by nothing in the official code, and by nothing here.
     """
 
     id: str
@@ -48,13 +58,19 @@ class Entry:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], ground_truth: Sequence[Sequence[str]]) -> Entry:
         """An entry from a row of the data's form. Raises ValueError where turns and ground truth do not match."""
-        revealed = {int(turn): tuple(names) for turn, names in row.get("missed_function", {}).items()}
+        held_out = {int(turn): names for turn, names in row.get("missed_function", {}).items()}
+        revealed = {
+            turn: tuple(name for name in names if not _calls(name, ground_truth[:turn])) for turn, names in held_out.items()
+        }
         turns = [
             ({"role": "user", "content": REVEAL_MESSAGE},) if turn in revealed else tuple(messages)
             for turn, messages in enumerate(row["question"])
         ]
         if len(turns) != len(ground_truth) or not turns:
-            raise ValueError(f"{row['id']}: {len(turns)} user turns and {len(ground_truth)} turns of ground truth; expected as many, and one at least")
+            raise ValueError(
+                f"{row['id']}: {len(turns)} user turns and {len(ground_truth)} turns of ground truth; expected as many, "
+                "and one at least"
+            )
         return cls(
             id=row["id"],
             turns=tuple(turns),
@@ -91,13 +107,17 @@ def function_documents(class_name: str) -> dict[str, dict[str, Any]]:
     Defaults stay as documented. Where one reads "None", the official document holds that very string, not null: a model
     that copies it passes the text "None" (and `echo` then writes a file of that name), here as in the official run.
     """
-    if class_name not in MULTI_TURN_FUNC_DOC_FILE_MAPPING:
-        raise ValueError(f"unknown backend {class_name!r}; expected one of {', '.join(MULTI_TURN_FUNC_DOC_FILE_MAPPING)}")
-    rows = _json_lines(_data() / "multi_turn_func_doc" / MULTI_TURN_FUNC_DOC_FILE_MAPPING[class_name])
+    if class_name not in DOCUMENTS:
+        raise ValueError(f"unknown backend {class_name!r}; expected one of {', '.join(DOCUMENTS)}")
+    rows = _json_lines(_data() / "multi_turn_func_doc" / f"{DOCUMENTS[class_name]}.json")
     return {
         row["name"]: {"name": row["name"], "description": row["description"], "parameters": _json_schema(row["parameters"])}
         for row in rows
     }
+
+
+def _calls(name: str, turns: Sequence[Sequence[str]]) -> bool:
+    return any(source.startswith(f"{name}(") for turn in turns for source in turn)
 
 
 def _json_schema(node: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +132,8 @@ def _json_schema(node: dict[str, Any]) -> dict[str, Any]:
 
 def _data() -> Path:
     spec = importlib.util.find_spec("bfcl_eval")
-    assert spec is not None
-    assert spec.origin is not None
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("the package bfcl_eval, which holds BFCL's data, is not installed")
     return Path(spec.origin).parent / "data"
 
 

@@ -35,13 +35,11 @@ class Judge:
         if not called:
             return f"Model response list is empty for turn {self.turn - 1}"
         try:
-            for verdict in (
-                state_checker(backends.instances, self._truth.instances),
-                response_checker(responses, expected, self.turn - 1),
-            ):
-                if not verdict["valid"]:
-                    return verdict["error_message"]
+            state = state_checker(backends.instances, self._truth.instances)
         except RecursionError:
             # A directory copied into itself: legal, never equal to the ground truth's, and endless to compare.
             return "the state is nested without end"
-        return None
+        if not state["valid"]:
+            return str(state["error_message"])
+        response = response_checker(responses, expected, self.turn - 1)
+        return None if response["valid"] else str(response["error_message"])

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
 # The siblings have names that no other environment uses.
-sys.path.append(str(HERE))
+sys.path.append(str(Path(__file__).parent))
 
 from bfcl_data import CATEGORIES, load_category
 
+HERE = Path(__file__).parent
 ENVIRONMENT = "bfcl"
 TEMPLATE = "multi_turn"
 

@@ -19,7 +19,7 @@ import uvicorn
 from mcp.shared.version import SUPPORTED_PROTOCOL_VERSIONS
 from mcp.types import LATEST_PROTOCOL_VERSION
 
-from turngrad.envkit.episodes import Episodes, LiveEpisode, UnknownEpisode
+from turngrad.envkit.live import Episodes, LiveEpisode, UnknownEpisode
 from turngrad.envkit.world import Call
 
 CALL_ID = "turngrad/call-id"

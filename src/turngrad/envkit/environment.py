@@ -18,8 +18,8 @@ from hud.environment import Environment
 from hud.graders.results import EvaluationResult
 
 from turngrad.envkit.endpoint import Endpoint
-from turngrad.envkit.episodes import Episodes
 from turngrad.envkit.limits import die_with_parent
+from turngrad.envkit.live import Episodes
 from turngrad.envkit.world import World
 
 CAPABILITY = "tools"

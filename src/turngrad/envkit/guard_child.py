@@ -17,7 +17,8 @@ from pathlib import Path
 
 def main() -> None:
     source, name, cpu_seconds, memory_mb = sys.argv[1:]
-    resource.setrlimit(resource.RLIMIT_AS, (int(memory_mb) * 2**20,) * 2)
+    memory = int(memory_mb) * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.path[0] = str(Path(source).parent)
     function = runpy.run_path(source)[name]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import resource
 import signal
 import sys
 import threading
@@ -87,9 +86,3 @@ def die_with_parent() -> None:
     """Ask Linux to kill this process when the thread that started it ends; elsewhere do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def limit_memory(megabytes: int) -> None:
-    """Cap this process's address space: an allocation beyond it raises MemoryError instead of taking the machine down."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20, hard))

@@ -89,9 +89,12 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
     """Drop pydantic's generated titles, which repeat the names and cost prompt tokens."""
 
-    def clean(node: Any, names: bool = False) -> Any:
-        if isinstance(node, dict):
-            return {key: clean(value, key == "properties" and not names) for key, value in node.items() if names or key != "title"}
-        return [clean(item) for item in node] if isinstance(node, list) else node
+    def clean(node: Any, keys_are_names: bool = False) -> Any:
+        if isinstance(node, list):
+            return [clean(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        kept = {key: value for key, value in node.items() if keys_are_names or key != "title"}
+        return {key: clean(value, key == "properties" and not keys_are_names) for key, value in kept.items()}
 
     return clean(schema)

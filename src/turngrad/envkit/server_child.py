@@ -6,33 +6,41 @@ From there on it is hud's own server.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 
-from limits import die_with_parent, limit_memory
-from quiet import drop_stream_cancellations
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     parent, memory_mb, cpu_seconds, source, *names = sys.argv[1:]
-    die_with_parent()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         # The parent was gone before the line above could tie us to it.
         sys.exit(1)
-    if int(memory_mb):
-        limit_memory(int(memory_mb))
-    if int(cpu_seconds):
-        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_seconds), hard))
-    drop_stream_cancellations()
+    _limit(resource.RLIMIT_AS, int(memory_mb) * 2**20)
+    _limit(resource.RLIMIT_CPU, int(cpu_seconds))
     # This folder holds modules of the kit that must not be importable by their bare names.
     sys.path[0] = str(Path(source).parent)
+    # Only now, for the same 3 s.
     from hud.environment import server
 
+    from turngrad.envkit.quiet import drop_stream_cancellations
+
+    drop_stream_cancellations()
     sys.argv = ["hud.environment.server", source, *(part for name in names for part in ("--env", name))]
     server.main()
+
+
+def _limit(what: int, value: int) -> None:
+    if value:
+        _, hard = resource.getrlimit(what)
+        resource.setrlimit(what, (value, hard))
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class LiveEpisode:
         except ToolError as error:
             return _result(str(error), True, self.world)
         except StuckError:
-            self._broken = f"{call.name} could not be stopped after {self.world.call_timeout:g} s; this episode has no tools any more"
+            self._broken = f"{call.name} could not be stopped after {self.world.call_timeout:g} s; no tool answers any more"
             return _result(self._broken, True, self.world)
         except TimeoutError:
             return _result(f"{call.name} was stopped after {self.world.call_timeout:g} s", True, self.world)
@@ -149,7 +149,7 @@ class LiveEpisode:
             async with asyncio.timeout(SETUP_SECONDS):
                 messages = await anext(source, None)
         else:
-            messages = await in_thread(next, source, None, seconds=SETUP_SECONDS)
+            messages = await in_thread(lambda: next(source, None), seconds=SETUP_SECONDS)
         self._turns_left = messages is not None
         return messages
 
