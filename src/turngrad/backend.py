@@ -43,13 +43,11 @@ async def open_backend(config: TrainConfig, state_dir: Path) -> AsyncIterator[En
     """The endpoint of a resolved config; `state_dir` is where the embedded engine keeps states and its log.
 
     Raises:
-        UserError: no key, no such model, no torch, or an engine that does not start.
+        UserError: no such model, no torch, or an engine that does not start.
     """
     assert config.base_model is not None
     if config.on_fireworks:
-        key = os.environ.get("FIREWORKS_API_KEY")
-        if not key:
-            raise UserError("FIREWORKS_API_KEY is not set; export it, or train on this machine with --backend local")
+        key = os.environ["FIREWORKS_API_KEY"]
         tokenizer = config.tokenizer_model or config.base_model
         yield Endpoint(config.base_url or FIREWORKS_URL, key, config.base_model, tokenizer, None, local=False)
         return

@@ -34,75 +34,90 @@ class TrainConfig(BaseModel):
     """Train a language model on multi-turn tool use.
 
     Without a key the model is small, runs on this machine and learns in minutes; with FIREWORKS_API_KEY set, the same
-    command trains on Fireworks. Settings shown as None take a default that fits the backend and the taskset; the run
-    prints and saves what it used.
+    command trains on Fireworks. Settings whose default is None take the one in brackets that fits the backend and the
+    taskset (bfcl / arithmetic).
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
-    taskset: str = Field("bfcl-multi-turn", description=f"What to train on: {', '.join(BUILT_IN_TASKSETS)}.")
+    taskset: str = Field(default="bfcl-multi-turn", description=f"What to train on: {', '.join(BUILT_IN_TASKSETS)}.")
     backend: Backend = Field(
-        "auto",
+        default="auto",
         description="Where the weights live. auto: Fireworks when FIREWORKS_API_KEY is set, else the engine on this machine.",
     )
     base_url: str | None = Field(
-        None, description="A training service other than Fireworks' own: a URL that ends in /training/v1/serverless."
+        default=None, description="A training service other than Fireworks' own: a URL that ends in /training/v1/serverless."
     )
     base_model: str | None = Field(
-        None, description="What to train: a Fireworks model name, or here bfcl-starter, smollm2-135m or a Hugging Face folder."
+        default=None,
+        description="What to train: a Fireworks model name, or here bfcl-starter, smollm2-135m or a Hugging Face folder.",
     )
-    tokenizer_model: str | None = Field(None, description="Hub id or folder of the tokenizer, where it differs from the model.")
-    renderer: str = Field("auto", description="Chat format, a name of the `renderers` library; auto goes by the tokenizer.")
-    thinking: bool = Field(False, description="Let a reasoning model think before it answers.")
+    tokenizer_model: str | None = Field(
+        default=None, description="Hub id or folder of the tokenizer, where it differs from the model."
+    )
+    renderer: str = Field(
+        default="auto", description="Chat format, a name of the `renderers` library; auto goes by the tokenizer."
+    )
+    thinking: bool = Field(default=False, description="Let a reasoning model think before it answers.")
     history: Literal["keep", "template"] = Field(
-        "keep",
+        default="keep",
         description="Reasoning of earlier user turns: keep the exact tokens (one datum an episode), or follow the model's "
         "template, which drops it (one more segment a user turn).",
     )
     tool_updates: Literal["append", "rewrite"] = Field(
-        "append", description="New tools in mid-episode: in the user message, or in the head of the prompt (a new segment)."
+        default="append",
+        description="New tools in mid-episode: in the user message, or in the head of the prompt (a new segment).",
     )
-    lora_rank: Positive = Field(8, description="Rank of the adapter. Models below 50 M parameters train whole on this machine.")
+    lora_rank: Positive = Field(
+        default=8, description="Rank of the adapter. Models below 50 M parameters train whole on this machine."
+    )
 
-    steps: Positive | None = Field(None, description="Optimizer steps of the whole run, resumed steps included.")
-    tasks_per_step: Positive | None = Field(None, description="Groups a step: tasks drawn from the training split.")
+    steps: Positive | None = Field(default=None, description="Optimizer steps of the whole run, resumed steps included.")
+    tasks_per_step: Positive | None = Field(default=None, description="Groups a step: tasks drawn from the training split.")
     group_size: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Attempts at each task; their rewards are compared with one another, so at least 2."
+        default=None, description="Attempts at each task; their rewards are compared with one another, so at least 2."
     )
-    train_tasks: Positive | None = Field(None, description="Train on this many tasks of the training split only.")
+    train_tasks: Positive | None = Field(default=None, description="Train on this many tasks of the training split only.")
     eval_tasks: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Tasks of each evaluation, from the held-out split and from the training pool; 0 turns it off."
+        default=None, description="Tasks of each evaluation, of the held-out split and of the training pool each; 0 turns it off."
     )
-    eval_samples: Positive | None = Field(None, description="Attempts at each evaluation task.")
+    eval_train: bool = Field(default=True, description="Evaluate the first tasks of the training pool as well.")
+    eval_samples: Positive | None = Field(default=None, description="Attempts at each evaluation task.")
     eval_every: Annotated[int, Field(ge=0)] = Field(0, description="Evaluate every so many steps too; 0: before and after only.")
-    max_tokens: Positive | None = Field(None, description="Most tokens of one assistant turn.")
+    max_tokens: Positive | None = Field(default=None, description="Most tokens of one assistant turn.")
     max_seq_len: Annotated[int, Field(ge=64)] | None = Field(
-        None, description="Most tokens of one episode's context, prompt and answers together."
+        default=None, description="Most tokens of one episode's context, prompt and answers together."
     )
-    max_turns: Positive = Field(64, description="Most assistant turns of an episode.")
-    max_tool_calls: Positive = Field(256, description="Most tool calls of an episode.")
-    max_bad_calls: Positive = Field(3, description="Malformed or refused calls in a row that end an episode.")
+    max_turns: Positive = Field(default=64, description="Most assistant turns of an episode.")
+    max_tool_calls: Positive = Field(default=256, description="Most tool calls of an episode.")
+    max_bad_calls: Positive = Field(default=3, description="Malformed or refused calls in a row that end an episode.")
     max_tool_tokens: Annotated[int, Field(ge=16)] | None = Field(
-        None, description="A longer tool result keeps its head and tail, with the cut named."
+        default=None, description="A longer tool result keeps its head and tail, with the cut named."
     )
-    parallel_tools: bool = Field(False, description="Run one turn's calls at once where the environment says that is safe.")
+    parallel_tools: bool = Field(
+        default=False, description="Run one turn's calls at once where the environment says that is safe."
+    )
     stop_at_failed_turn: bool = Field(
-        True, description="BFCL: end a training episode whose reward is decided (the same reward for half the sampling)."
+        default=True, description="BFCL: end a training episode whose reward is decided (the same reward for half the sampling)."
     )
 
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature of the rollouts.")
-    learning_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="Adam's learning rate.")
-    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field("importance_sampling", description="Policy-gradient loss.")
+    learning_rate: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Adam's learning rate.")
+    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field(
+        default="importance_sampling", description="Policy-gradient loss."
+    )
     clip_low: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lower bound of the probability ratio (ppo, cispo).")
     clip_high: Annotated[float, Field(ge=1)] = Field(1.2, description="Upper bound of the probability ratio (ppo, cispo).")
     advantage: Literal["group-zscore", "group-mean", "rloo"] = Field(
-        "group-zscore", description="How the rewards of a group become advantages."
+        default="group-zscore", description="How the rewards of a group become advantages."
     )
-    advantage_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="Largest absolute advantage; None: no clip.")
+    advantage_clip: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Largest absolute advantage; None: no clip."
+    )
     normalize: Literal["token", "episode", "none"] = Field(
-        "token", description="What the summed loss is divided by: trained tokens, or trained episodes, or nothing."
+        default="token", description="What the summed loss is divided by: trained tokens, or trained episodes, or nothing."
     )
-    minibatches: Positive = Field(1, description="Optimizer steps a batch is split over; an episode is never split.")
+    minibatches: Positive = Field(default=1, description="Optimizer steps a batch is split over; an episode is never split.")
     kl_coef: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Weight of a KL penalty to the base model; costs one prefill of every trained sequence."
     )
@@ -111,35 +126,41 @@ class TrainConfig(BaseModel):
     )
     grad_clip: Annotated[float, Field(ge=0)] = Field(0.0, description="Largest gradient norm; 0: no clip.")
 
-    max_concurrent: Positive | None = Field(None, description="Rollouts in flight at once.")
+    max_concurrent: Positive | None = Field(default=None, description="Rollouts in flight at once.")
     rollout_retries: Annotated[int, Field(ge=0)] = Field(
         1, description="Fresh tries after an infrastructure failure, before the rollout is left out and counted."
     )
-    tool_timeout: Seconds = Field(60.0, description="Seconds one tool call may take.")
-    sample_timeout: Seconds = Field(600.0, description="Seconds one sample may take, retries included.")
-    episode_timeout: Seconds = Field(900.0, description="Seconds one episode may take; grading has time of its own after that.")
-    step_timeout: Seconds = Field(3600.0, description="Seconds one step may take before the run saves its state and ends.")
-
-    min_a: int | None = Field(None, description="Arithmetic: smallest first factor.")
-    max_a: int | None = Field(None, description="Arithmetic: largest first factor.")
-    min_b: int | None = Field(None, description="Arithmetic: smallest second factor.")
-    max_b: int | None = Field(None, description="Arithmetic: largest second factor.")
-    prompt: Literal["work", "direct"] | None = Field(
-        None, description="Arithmetic: ask to work the product out first (for capable models), or for the integer alone."
+    tool_timeout: Seconds = Field(default=60.0, description="Seconds one tool call may take.")
+    sample_timeout: Seconds = Field(default=600.0, description="Seconds one sample may take, retries included.")
+    episode_timeout: Seconds = Field(
+        default=900.0, description="Seconds one episode may take; grading has time of its own after that."
+    )
+    step_timeout: Seconds = Field(
+        default=3600.0, description="Seconds one step may take before the run saves its state and ends."
     )
 
-    seed: int = Field(0, description="Order of the tasks and seeds of the samples. The train and held-out split is fixed.")
-    output_dir: Path | None = Field(None, description="Run folder; None: a new one below runs/.")
+    min_a: int | None = Field(default=None, description="Arithmetic: smallest first factor.")
+    max_a: int | None = Field(default=None, description="Arithmetic: largest first factor.")
+    min_b: int | None = Field(default=None, description="Arithmetic: smallest second factor.")
+    max_b: int | None = Field(default=None, description="Arithmetic: largest second factor.")
+    prompt: Literal["work", "direct"] | None = Field(
+        default=None, description="Arithmetic: ask to work the product out first (for capable models), or for the integer alone."
+    )
+
+    seed: int = Field(
+        default=0, description="Order of the tasks and seeds of the samples. The train and held-out split is fixed."
+    )
+    output_dir: Path | None = Field(default=None, description="Run folder; None: a new one below runs/.")
     checkpoint_every: Annotated[int, Field(ge=0)] = Field(
         10, description="Save a resumable state every so many steps; 0: at the end."
     )
-    resume_from: str | None = Field(None, description="Go on with a run: its folder.")
-    require_update: bool = Field(False, description="Fail when no step could update the weights.")
-    calibrate: bool = Field(False, description="Roll out and report, without an update: is there anything to learn from?")
+    resume_from: str | None = Field(default=None, description="Go on with a run: its folder.")
+    require_update: bool = Field(default=False, description="Fail when no step could update the weights.")
+    calibrate: bool = Field(default=False, description="Roll out and report, without an update: is there anything to learn from?")
     debug_samples: Annotated[int, Field(ge=0)] = Field(0, description="Print this many whole episodes of each step.")
-    price_sampled: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of a million sampled tokens.")
-    price_prefill: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of a million prompt tokens.")
-    price_trained: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of a million trained tokens.")
+    price_sampled: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Price of a million sampled tokens.")
+    price_prefill: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Price of a million prompt tokens.")
+    price_trained: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Price of a million trained tokens.")
 
     @property
     def on_fireworks(self) -> bool:
@@ -166,6 +187,8 @@ class TrainConfig(BaseModel):
         problems = []
         assert self.max_tokens is not None
         assert self.max_seq_len is not None
+        if self.on_fireworks and not os.environ.get("FIREWORKS_API_KEY"):
+            problems.append("FIREWORKS_API_KEY is not set; export it, or train on this machine with --backend local")
         if self.backend == "local" and self.base_url:
             problems.append("--base-url names a service; leave it out with --backend local")
         if self.base_url and not self.base_url.rstrip("/").endswith("/training/v1/serverless"):

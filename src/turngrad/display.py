@@ -80,8 +80,9 @@ class Display:
         interval = row["reward_ci95"]
         between = f" (95 % {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
         strict = "" if row["strict"] is None else f", strict {row['strict']:.3f}"
+        split = row["split"].replace("_", " ")
         self.say(
-            f"evaluation after step {row['step']}, {row['split'].replace('_', ' ')} tasks: reward {_number(row['reward'])}{between}, "
+            f"evaluation after step {row['step']}, {split} tasks: reward {_number(row['reward'])}{between}, "
             f"pass@1 {_number(row['pass_at_1'])}{strict}; {row['tasks']} tasks, {row['samples']} samples"
         )
 

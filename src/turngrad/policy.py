@@ -48,9 +48,13 @@ class SamplingSettings:
 class Policy:
     """One snapshot of the weights. `snapshot` is its path on the service; `stop` are the model family's stop strings."""
 
-    def __init__(self, sampler: DeploymentSampler, snapshot: str, stop: list[str], settings: SamplingSettings) -> None:
+    def __init__(
+        self, sampler: DeploymentSampler, snapshot: str, stop: list[str], settings: SamplingSettings, *, owner: Any = None
+    ) -> None:
         self.snapshot = snapshot
         self._sampler = sampler
+        # The SDK's sampling client closes its sampler when it is collected: it lives as long as the policy.
+        self._owner = owner
         self._stop = list(stop)
         self._settings = settings
 
@@ -78,6 +82,11 @@ class Policy:
                     seconds=time.monotonic() - started,
                 )
         raise RolloutError(Failure.SAMPLER, f"{1 + _BAD_SAMPLE_RETRIES} unusable samples in a row: {problem}")
+
+    def close(self) -> None:
+        """Release the connections of this snapshot; requests in flight end first."""
+        if self._owner is not None:
+            self._owner.close()
 
     async def _request(
         self, prompt_ids: list[int], max_tokens: int, cache_key: str, seed: int | None

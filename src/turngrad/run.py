@@ -1,0 +1,130 @@
+"""A run from command line to exit status: folder, session, trainer, signals.
+
+First Ctrl-C, SIGTERM or SIGHUP: no new rollouts, the update under way ends, the state is saved, status 130. Second: at once.
+A user's mistake is one sentence and status 2, a run that cannot go on one sentence and status 1; never a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from turngrad.config import TrainConfig
+from turngrad.display import Display
+from turngrad.errors import RunError, UserError
+from turngrad.runlog import RunLog
+from turngrad.tasksets import Taskset, load_taskset
+
+
+def main(config: TrainConfig) -> int:
+    """Train, or calibrate, as the config says; the exit status."""
+    return supervised(_run(config, Display()))
+
+
+def supervised(work: Coroutine[Any, Any, None]) -> int:
+    """Run `work` under the rules of the module docstring."""
+    try:
+        return asyncio.run(_with_signals(work))
+    except UserError as error:
+        _complain(str(error))
+        return 2
+    except RunError as error:
+        _complain(str(error))
+        return 1
+
+
+async def _with_signals(work: Coroutine[Any, Any, None]) -> int:
+    task = asyncio.ensure_future(work)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        if len(received) > 1:
+            # Children die with this process by the kernel's hand.
+            os._exit(128 + number)
+        _complain("stopping: the state is being saved; once more to stop at once")
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 130
+    return 0
+
+
+async def _run(config: TrainConfig, display: Display) -> None:
+    resolved = config.resolve()
+    taskset = load_taskset(resolved)
+    log = _open_log(resolved)
+    try:
+        await _train(resolved, taskset, log, display)
+    finally:
+        log.close()
+
+
+def _open_log(config: TrainConfig) -> RunLog:
+    return RunLog.reopen(Path(config.resume_from)) if config.resume_from else RunLog.create(config)
+
+
+async def _train(config: TrainConfig, taskset: Taskset, log: RunLog, display: Display) -> None:
+    # Here, not at the top: hud, the SDK and the tokenizer take seconds that `--help` should not.
+    from turngrad.session import open_session
+    from turngrad.training import Checkpoint, Trainer
+
+    assert config.steps is not None
+    assert config.tasks_per_step is not None
+    assert config.group_size is not None
+    checkpoint = None
+    if config.resume_from:
+        saved = log.rows("checkpoints.jsonl")
+        if saved and saved[-1]["step"] >= config.steps:
+            display.say(f"{log.folder} already has its {config.steps} steps; --steps with a larger number goes on")
+            return
+        checkpoint = Checkpoint(saved[-1]["step"], saved[-1]["state"]) if saved else None
+        log.drop_after(checkpoint.step if checkpoint else -1)
+    log.write_config(config)
+    log.write_split((row.id for row in taskset.train), (row.id for row in taskset.held_out))
+    done = checkpoint.step if checkpoint else 0
+    display.say(f"run folder {log.folder}")
+    display.say(_announcement(config, done))
+    async with open_session(config, taskset, log.folder / "engine", say=display.say) as session:
+        trainer = Trainer(config, taskset, session, log, display, checkpoint)
+        try:
+            await trainer.run()
+        except asyncio.CancelledError:
+            await trainer.save_on_stop()
+            raise
+
+
+def _announcement(config: TrainConfig, done: int) -> str:
+    assert config.steps is not None
+    assert config.tasks_per_step is not None
+    assert config.group_size is not None
+    left = config.steps - done
+    rollouts = left * config.tasks_per_step * config.group_size
+    splits = 1 + config.eval_train
+    evaluations = (config.eval_tasks or 0) * (config.eval_samples or 0) * splits * ((done == 0) + 1)
+    where = (
+        f"FIREWORKS_API_KEY is set: training {config.base_model} on Fireworks, which is paid for"
+        if config.on_fireworks
+        else f"training {config.base_model} on this machine"
+    )
+    steps = f"{left} steps of {config.tasks_per_step} tasks x {config.group_size} attempts = {rollouts} rollouts"
+    return f"{where}: {steps}, and {evaluations} for evaluation"
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text if text.startswith("stopping") else f"error: {text}", file=sys.stderr, flush=True)

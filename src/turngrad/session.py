@@ -1,0 +1,176 @@
+"""Everything a run talks to, opened together and closed whatever happens: engine, environment, tokenizer, service.
+
+In: a resolved config and its taskset. Out: a `Session` that makes a policy of any snapshot and plays groups with it. The
+slow starts (engine, environment servers, tokenizer) overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turngrad.backend import Endpoint, open_backend
+from turngrad.config import TrainConfig
+from turngrad.errors import UserError
+from turngrad.tasksets import Taskset, open_runtime
+
+if TYPE_CHECKING:
+    from fireworks.training.sdk import FiretitanServiceClient
+    from fireworks.training.sdk.concurrency import AdaptiveConcurrencyController
+
+    from turngrad.conversation import ModelFamily
+    from turngrad.episodes import Episode
+    from turngrad.policy import Policy
+    from turngrad.rollout import Rollouts
+
+_CONNECT_TIMEOUT = 90.0
+
+
+@dataclass(slots=True)
+class Session:
+    """`controller` is the one window on concurrent samples, across all snapshots of the run."""
+
+    config: TrainConfig
+    endpoint: Endpoint
+    service: FiretitanServiceClient
+    family: ModelFamily
+    rollouts: Rollouts
+    controller: AdaptiveConcurrencyController
+    on_progress: Callable[[Episode], None] = lambda episode: None
+
+    async def policy(self, snapshot: str | None) -> Policy:
+        """The policy of a sampler path, or of the base model for None."""
+        from turngrad.policy import Policy, SamplingSettings
+        from turngrad.waits import in_thread
+
+        client = await in_thread(
+            lambda: self.service.create_sampling_client(
+                model_path=snapshot,
+                base_model=None if snapshot else self.endpoint.base_model,
+                concurrency_controller=self.controller,
+            ),
+            _CONNECT_TIMEOUT,
+            f"opening snapshot {snapshot or self.endpoint.base_model}",
+        )
+        settings = SamplingSettings(temperature=self.config.temperature, timeout=self.config.sample_timeout)
+        return Policy(client.deployment_sampler, snapshot or "base", self.family.stop, settings, owner=client)
+
+
+@asynccontextmanager
+async def open_session(
+    config: TrainConfig, taskset: Taskset, state_dir: Path, *, say: Callable[[str], None] = lambda text: None
+) -> AsyncIterator[Session]:
+    """Open everything. `state_dir` is where the embedded engine keeps its states.
+
+    Raises:
+        UserError: no key, a wrong key, no such model or tokenizer, an engine or environment that does not start.
+    """
+    _quiet_libraries()
+    async with AsyncExitStack() as stack:
+        provider_opening = asyncio.create_task(_enter_runtime(taskset))
+        try:
+            endpoint = await stack.enter_async_context(open_backend(config, state_dir))
+            say(f"weights at {endpoint.base_url}")
+            family_loading = asyncio.create_task(asyncio.to_thread(_load_family, config, endpoint))
+            service = await asyncio.to_thread(_connect, endpoint)
+            stack.callback(service.close)
+            family = await family_loading
+            provider, close_provider = await provider_opening
+            stack.push_async_callback(close_provider)
+        except BaseException:
+            await _undo(provider_opening)
+            raise
+
+        from fireworks.training.sdk.concurrency import AdaptiveConcurrencyController
+
+        from turngrad.agent import LoopSettings
+        from turngrad.rollout import Rollouts, RolloutSettings
+
+        assert config.max_concurrent is not None
+        session = Session(
+            config=config,
+            endpoint=endpoint,
+            service=service,
+            family=family,
+            rollouts=Rollouts(
+                family,
+                provider,
+                LoopSettings(
+                    max_tokens=config.max_tokens or 0,
+                    max_seq_len=config.max_seq_len or 0,
+                    max_turns=config.max_turns,
+                    max_tool_calls=config.max_tool_calls,
+                    max_bad_calls=config.max_bad_calls,
+                    max_tool_tokens=config.max_tool_tokens or 0,
+                    tool_timeout=config.tool_timeout,
+                    episode_timeout=config.episode_timeout,
+                    history=config.history,
+                    tool_updates=config.tool_updates,
+                    parallel_tools=config.parallel_tools,
+                ),
+                RolloutSettings(config.max_concurrent, config.rollout_retries, config.bad_call_penalty),
+                lambda episode: session.on_progress(episode),
+            ),
+            # The service sheds load, so its window has to be found from below; the engine on this machine queues.
+            controller=AdaptiveConcurrencyController(initial_window=config.max_concurrent if endpoint.local else 8),
+        )
+        yield session
+
+
+def _connect(endpoint: Endpoint) -> FiretitanServiceClient:
+    from fireworks.training.sdk import FiretitanServiceClient
+
+    from turngrad.faults import explain
+
+    try:
+        return FiretitanServiceClient(api_key=endpoint.api_key, base_url=endpoint.base_url)
+    except Exception as error:
+        raise UserError(str(explain(error, f"connecting to {endpoint.base_url}"))) from error
+
+
+def _load_family(config: TrainConfig, endpoint: Endpoint) -> ModelFamily:
+    from turngrad.conversation import load_family
+
+    return load_family(
+        endpoint.tokenizer_model,
+        renderer=config.renderer,
+        renderer_config=endpoint.renderer_config,
+        thinking=config.thinking,
+        history=config.history,
+    )
+
+
+async def _enter_runtime(taskset: Taskset):
+    """Enter the runtime in a task of its own, and return what closes it."""
+    context = open_runtime(taskset)
+    provider = await context.__aenter__()
+
+    async def close() -> None:
+        await context.__aexit__(None, None, None)
+
+    return provider, close
+
+
+async def _undo(opening: asyncio.Task) -> None:
+    opening.cancel()
+    result = (await asyncio.gather(opening, return_exceptions=True))[0]
+    if not isinstance(result, BaseException):
+        await result[1]()
+
+
+def _quiet_libraries() -> None:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TINKER_TELEMETRY", "0")
+    loopback = "127.0.0.1,localhost"
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), loopback)))
+    for name in ("fireworks", "transformers", "renderers", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(fireworks|transformers|renderers|hud|fastmcp)(\..*)?")

@@ -1,0 +1,248 @@
+"""The training loop: everything comes together here, and nothing is decided here that a module before it decides.
+
+1. Publish the weights as a snapshot; the policy of this step samples from it.
+2. Draw the step's tasks and play each `group_size` times, group by group.
+3. Rewards become advantages, episodes become datums; one update, or none where nothing can be learned.
+4. Write the step's episodes and its row; save a resumable state now and then.
+Before the first step and after the last, the training pool and the held-out tasks are evaluated.
+
+Invariants: a step's row is written when its update is whole, so that "k steps and resume" takes the same tasks, seeds and
+optimizer state as a run that never stopped (C11); what the loop has not written never happened (C12). Strictly on-policy:
+a step's episodes come from the weights it updates. Left out on purpose: replay, and credit finer than an episode, which is
+biased where the policy decides how many turns it takes (verl#7244).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from turngrad.advantages import group_advantages
+from turngrad.batch import build_batch
+from turngrad.config import TrainConfig
+from turngrad.diagnostics import batch_metrics
+from turngrad.display import Display
+from turngrad.errors import RunError
+from turngrad.evaluation import evaluate
+from turngrad.learner import Learner, UpdateResult
+from turngrad.metrics import rollout_metrics
+from turngrad.policy import Policy
+from turngrad.reference import Reference
+from turngrad.rollout import Group
+from turngrad.runlog import RunLog
+from turngrad.session import Session
+from turngrad.tasksets import Taskset
+from turngrad.transcript import show_samples
+
+_SAVE_ON_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A saved state: the step it follows, and the service's path of weights and optimizer."""
+
+    step: int
+    state: str
+
+
+class Trainer:
+    """One run from its first step, or the one after `checkpoint`, to its last."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        taskset: Taskset,
+        session: Session,
+        log: RunLog,
+        display: Display,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self.config = config
+        self.taskset = taskset
+        self.session = session
+        self.log = log
+        self.display = display
+        self.checkpoint = checkpoint
+        self.step = checkpoint.step if checkpoint else 0
+        self.saved_step = self.step
+        self.updates = sum(bool(row.get("updated")) for row in log.rows("metrics.jsonl"))
+        self._learner: Learner | None = None
+        self._reference: Reference | None = None
+        self._updating: asyncio.Task[UpdateResult] | None = None
+
+    async def run(self) -> None:
+        """Train to the last step, evaluate, and publish the final weights.
+
+        Raises:
+            RunError: the run cannot go on; its state is saved where the service still answers.
+        """
+        config, display = self.config, self.display
+        assert config.steps is not None
+        display.say("opening the learner")
+        try:
+            self._learner = await self._open_learner()
+            policy = await self._publish()
+            if self.step == 0:
+                await self._evaluate(policy)
+            while self.step < config.steps:
+                async with asyncio.timeout(config.step_timeout):
+                    await self._take_step(policy)
+                policy.close()
+                policy = await self._publish()
+                every = config.checkpoint_every
+                if every and self.step % every == 0 and self.step < config.steps:
+                    await self.save_state()
+                if config.eval_every and self.step % config.eval_every == 0 and self.step < config.steps:
+                    await self._evaluate(policy)
+            await self._evaluate(policy)
+            await self._finish(policy)
+        except TimeoutError as error:
+            await self.save_on_stop()
+            raise RunError(f"step {self.step + 1} took longer than --step-timeout {config.step_timeout:g} s") from error
+        except RunError:
+            await self.save_on_stop()
+            raise
+        if config.require_update and self.updates == 0:
+            raise RunError(
+                "--require-update: no step updated the weights, because no group had two rewards that differ; "
+                "see the rewards above, and try --calibrate"
+            )
+
+    async def _open_learner(self) -> Learner:
+        config, session = self.config, self.session
+        if config.kl_coef:
+            self._reference = await Reference.create(session.service, session.endpoint.base_model)
+        if self.checkpoint is not None:
+            return await Learner.resume(session.service, self.checkpoint.state)
+        return await Learner.create(session.service, session.endpoint.base_model, lora_rank=config.lora_rank, seed=config.seed)
+
+    async def _publish(self) -> Policy:
+        assert self._learner is not None
+        name = "final" if self.step == self.config.steps else f"policy-{self.step:04d}"
+        return await self.session.policy(await self._learner.snapshot(name))
+
+    async def _take_step(self, policy: Policy) -> None:
+        config, step = self.config, self.step + 1
+        assert config.tasks_per_step is not None
+        started = time.monotonic()
+        groups = await self._roll_out(policy, step)
+        rolled = time.monotonic()
+        pairs = [
+            (group.episodes, group_advantages(group.episodes, config.advantage, clip=config.advantage_clip)) for group in groups
+        ]
+        batch = build_batch(pairs, normalize=config.normalize, max_seq_len=config.max_seq_len)
+        kl = None
+        if self._reference is not None:
+            batch, kl = await self._reference.penalize(batch, config.kl_coef)
+        assert self._learner is not None
+        assert config.learning_rate is not None
+        # A task of its own: a stop waits for the update that is under way, so that weights and rows agree.
+        self._updating = asyncio.create_task(
+            self._learner.update(
+                batch,
+                loss_fn=config.loss_fn,
+                learning_rate=config.learning_rate,
+                clip_low=config.clip_low,
+                clip_high=config.clip_high,
+                grad_clip=config.grad_clip,
+                minibatches=config.minibatches,
+                timeout=config.step_timeout,
+            )
+        )
+        result = await asyncio.shield(self._updating)
+        self._updating = None
+        counts = self.session.rollouts.take_counts()
+        ended = time.monotonic()
+        row: dict[str, Any] = {
+            "kind": "train",
+            "step": step,
+            **rollout_metrics([group.episodes for group in groups]),
+            "kept_groups": sum(advantages.reason is None for _, advantages in pairs),
+            "training_datums": len(batch.sent),
+            "updated": result.steps > 0,
+            "why_not_updated": result.skipped,
+            "loss": result.metrics.get("update/loss"),
+            "kl": kl,
+            "snapshot": policy.snapshot,
+            "tasks": [group.row.id for group in sorted(groups, key=lambda group: group.row.id)],
+            "rollouts_started": counts.started,
+            "failures": dict(counts.failures),
+            "last_error": counts.last_error,
+            "seconds": round(ended - started, 3),
+            "seconds_rollout": round(rolled - started, 3),
+            "seconds_update": round(ended - rolled, 3),
+            **batch_metrics(pairs, batch),
+            **result.metrics,
+        }
+        self.log.episodes(f"step-{step:04d}", (episode for group in groups for episode in group.episodes))
+        self.log.metrics(row)
+        self.step = step
+        self.updates += result.steps > 0
+        self.display.step(row, config.steps or 0)
+        if config.debug_samples:
+            show_samples(groups, config.debug_samples, self.session.family, self.display)
+        if step == 1 and self.taskset.has_tools and row["tool_calls_per_episode"] == 0:
+            self.display.say(
+                "warning: no episode called a tool; the renderer may not fit the model "
+                f"(now {self.session.family.name}; --renderer names another)"
+            )
+
+    async def _roll_out(self, policy: Policy, step: int) -> list[Group]:
+        config = self.config
+        assert config.tasks_per_step is not None
+        assert config.group_size is not None
+        rows = self.taskset.rows_for_step(step, config.tasks_per_step, config.seed)
+        groups = []
+        with self.display.phase(f"step {step}", len(rows) * config.group_size):
+            self.session.on_progress = lambda episode: self.display.advance()
+            async for group in self.session.rollouts.groups(rows, config.group_size, policy, seed=f"{config.seed}/{step}"):
+                groups.append(group)
+        return groups
+
+    async def _evaluate(self, policy: Policy) -> None:
+        config = self.config
+        if not config.eval_tasks:
+            return
+        assert config.eval_samples is not None
+        splits = {"held_out": self.taskset.held_out[: config.eval_tasks]}
+        if config.eval_train:
+            splits["train"] = self.taskset.train[: config.eval_tasks]
+        for split, rows in splits.items():
+            groups, row = await evaluate(
+                self.session, rows, policy, split=split, step=self.step, samples=config.eval_samples, display=self.display
+            )
+            self.log.episodes(f"eval-{self.step:04d}-{split}", (episode for group in groups for episode in group.episodes))
+            self.log.metrics(row)
+            self.display.evaluation(row)
+
+    async def save_state(self, name: str | None = None, *, timeout: float = 600.0) -> None:
+        """Save weights and optimizer after the last whole step, once a step."""
+        if self._learner is None or (self.saved_step == self.step and name is None):
+            return
+        path = await self._learner.save_state(name or f"state-{self.step:04d}", timeout=timeout)
+        self.log.checkpoint({"step": self.step, "state": path})
+        self.saved_step = self.step
+
+    async def save_on_stop(self) -> None:
+        """Let an update under way end, then save; bounded, and never worse than not saving."""
+        try:
+            async with asyncio.timeout(_SAVE_ON_STOP_SECONDS):
+                if self._updating is not None:
+                    await self._updating
+                    # Its row was not written: for the run this update never happened, and a resume takes the step again.
+                    return
+                await self.save_state()
+                self.display.say(f"saved after step {self.step}; go on with --resume-from {self.log.folder}")
+        except (RunError, TimeoutError, asyncio.CancelledError) as error:
+            self.display.say(
+                f"the state after step {self.step} could not be saved ({error}); step {self.saved_step} is the last saved"
+            )
+
+    async def _finish(self, policy: Policy) -> None:
+        await self.save_state("final-state" if self.step == self.config.steps else None)
+        self.display.say(f"final weights: {policy.snapshot}")
+        policy.close()
+        assert self._learner is not None
+        await self._learner.close()
