@@ -1,0 +1,438 @@
+"""The HTTP side: Fireworks' paths and bodies on one side, the engine's operations on the other.
+
+In: ASGI requests. Out: JSON, or server-sent events for completions. Written on bare ASGI: a routing framework would cost
+more per request than the request does. Errors are `{"error": {"message", "code"}}` with the status the service would use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+
+from turngrad.local.adapter import Lora
+from turngrad.local.engine import Engine, new_model_id
+from turngrad.local.futures import Futures, Sequencer
+from turngrad.local.losses import LOSSES
+from turngrad.local.sampler import Sampled
+from turngrad.local.store import MissingCheckpoint
+from turngrad.local.wire import (
+    ACCOUNT,
+    ApiError,
+    Completion,
+    check_name,
+    field_of,
+    parse_adam,
+    parse_batch,
+    parse_completion,
+    parse_run_path,
+    parse_sampling_model,
+)
+
+log = logging.getLogger("turngrad.local")
+PREFIX = "/training/v1/serverless"
+SESSION_SECONDS = 600.0
+"""A session whose heartbeats stop for this long is closed and its runs unloaded."""
+_SESSION = re.compile(rf"/v1/accounts/{ACCOUNT}/trainingSessions/(ts-[0-9a-f]+)(/checkpoints(?:/[^/:]+)?)?(:\w+)?")
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Api:
+    """Endpoints over one engine. Create it inside the running event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._futures = Futures()
+        self._sessions: dict[str, float] = {}
+        self._created: dict[tuple[str, int], str] = {}
+        self._sequencers: dict[str, Sequencer] = {}
+        self._session_of: dict[str, str] = {}
+        self._lora_of: dict[str, dict[str, Any]] = {}
+        self._posts: dict[str, Callable[[Any], Awaitable[bytes] | bytes]] = {
+            "create_session": self._create_session,
+            "session_heartbeat": self._heartbeat,
+            "telemetry": lambda body: b'{"status":"accepted"}',
+            "create_model": self._create_model,
+            "retrieve_future": self._retrieve,
+            "forward": lambda body: self._pass(body, "forward"),
+            "forward_backward": lambda body: self._pass(body, "forward_backward"),
+            "optim_step": self._optim_step,
+            "save_weights": self._save_weights,
+            "save_weights_for_sampler": self._save_for_sampler,
+            "load_weights": self._load_weights,
+            "weights_info": self._weights_info,
+            "unload_model": self._unload_model,
+            "get_info": self._get_info,
+            "create_sampling_route": self._create_sampling_route,
+        }
+
+    # -- transport ----------------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Handles one HTTP request."""
+        method, path = scope["method"], scope["path"]
+        try:
+            body = await _read(receive) if method == "POST" else None
+            if path == f"{PREFIX}/inference/v1/completions" and method == "POST":
+                await self._completions(body, receive, send)
+                return
+            answer = await self._route(method, path, scope["query_string"].decode(), body)
+            await respond(send, 200, answer)
+        except ApiError as error:
+            await respond(send, error.status, error_body(error.status, error.message))
+        except Exception as error:
+            log.exception("%s %s failed", method, path)
+            await respond(send, 500, error_body(500, f"{type(error).__name__}: {error}"))
+
+    async def _route(self, method: str, path: str, query: str, body: Any) -> bytes:
+        if path.startswith(f"{PREFIX}/api/v1/"):
+            name = path[len(PREFIX) + 8 :]
+            if method == "GET" and name == "list_checkpoints":
+                return orjson.dumps({"checkpoints": self._states()})
+            handler = self._posts.get(name) if method == "POST" else None
+            if handler is None:
+                raise ApiError(404, f"{method} {path} is not served here")
+            answer = handler(body)
+            return answer if isinstance(answer, bytes) else await answer
+        if method == "GET" and path == "/v1/accounts":
+            return orjson.dumps({"accounts": [{"name": f"accounts/{ACCOUNT}"}]})
+        match = _SESSION.fullmatch(path)
+        if match is not None:
+            return self._control_plane(method, match[1], match[2], match[3], query)
+        raise ApiError(404, f"{method} {path} is not served here; base_url must end in {PREFIX}")
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def _create_session(self, body: Any) -> bytes:
+        self._expire()
+        session = f"ts-{uuid.uuid4().hex}"
+        self._sessions[session] = time.monotonic()
+        return orjson.dumps({"type": "create_session", "session_id": session})
+
+    def _heartbeat(self, body: Any) -> bytes:
+        session = self._session(field_of(body, "session_id", str))
+        self._sessions[session] = time.monotonic()
+        return b'{"type":"session_heartbeat"}'
+
+    def _session(self, session: str) -> str:
+        if session not in self._sessions:
+            raise ApiError(404, f"session {session!r} is not open; it was deleted, expired, or the engine restarted")
+        return session
+
+    def _expire(self) -> None:
+        for session, seen in list(self._sessions.items()):
+            if time.monotonic() - seen > SESSION_SECONDS:
+                log.warning("session %s sent no heartbeat for %.0f s: closed", session, SESSION_SECONDS)
+                self._close_session(session)
+
+    def _close_session(self, session: str) -> None:
+        self._sessions.pop(session, None)
+        for model_id in [m for m, owner in self._session_of.items() if owner == session]:
+            self._forget(model_id)
+            self._engine.post(lambda model_id=model_id: self._engine.unload(model_id), lambda _: None)
+
+    def _forget(self, model_id: str) -> None:
+        self._session_of.pop(model_id, None)
+        self._sequencers.pop(model_id, None)
+
+    def _control_plane(self, method: str, session: str, checkpoints: str | None, verb: str | None, query: str) -> bytes:
+        if verb is not None:
+            raise ApiError(501, f"{verb[1:]} belongs to the service: this engine keeps checkpoints in its --state-dir")
+        if method == "DELETE" and checkpoints is None:
+            self._session(session)
+            self._close_session(session)
+            return b"{}"
+        if method == "GET" and checkpoints == "/checkpoints":
+            if parse_qs(query).get("pageToken"):
+                return orjson.dumps({"trainingSessionCheckpoints": []})
+            prefix = f"accounts/{ACCOUNT}/trainingSessions/{session}/checkpoints/"
+            runs = [model.partition(":")[0] for model, owner in self._session_of.items() if owner == session]
+            rows = [
+                {"name": f"{prefix}{ACCOUNT}/{run}/{name}", "promotable": False, "checkpointType": kind}
+                for run in runs
+                for kind, folder in (("SAMPLER", "snapshots"), ("TRAINING", "states"))
+                for name in self._engine.store.names(run, folder)
+            ]
+            return orjson.dumps({"trainingSessionCheckpoints": rows})
+        raise ApiError(404, f"{method} on {session} is not served here")
+
+    # -- runs and operations ------------------------------------------------------------------------------------------
+
+    def _create_model(self, body: Any) -> bytes:
+        session = self._session(field_of(body, "session_id", str))
+        key = (session, field_of(body, "model_seq_id", int, default=0))
+        base_model = field_of(body, "base_model", str)
+        if not self._engine.base.is_called(base_model):
+            raise ApiError(404, f"base_model {base_model!r} is not served here; this engine serves {self._engine.base.name!r}")
+        asked = _lora(field_of(body, "lora_config", dict, default=None))
+        base_only = field_of(body, "base_only", bool, default=False)
+        if key in self._created:
+            return orjson.dumps({"request_id": self._created[key]})
+        model_id = new_model_id()
+        self._session_of[model_id] = session
+        self._sequencers[model_id] = Sequencer()
+        create = self._engine.create_model
+        request_id = self._submit(lambda: create(model_id, session, base_model, None if base_only else asked, base_only))
+        self._created[key] = request_id
+        return orjson.dumps({"request_id": request_id, "model_id": model_id})
+
+    def _submit(self, operation: Callable[[], Any], model_id: str | None = None, seq_id: int | None = None) -> str:
+        """Queues an operation in its model's order; the request id to poll."""
+        request_id = self._futures.create()
+
+        def run() -> None:
+            self._engine.post(operation, lambda result: self._futures.finish_threadsafe(request_id, result))
+
+        if model_id is None:
+            run()
+        else:
+            self._sequencers[model_id].add(seq_id, request_id, run)
+        return request_id
+
+    def _ordered(self, body: Any, parse: Callable[[str], Callable[[], Any]]) -> bytes:
+        """One numbered operation: the same request id for a repeat; a refused one is skipped in the order."""
+        model_id = field_of(body, "model_id", str)
+        sequencer = self._sequencers.get(model_id)
+        if sequencer is None:
+            raise ApiError(404, f"model {model_id!r} is not loaded; it was unloaded, or the engine restarted: create it again")
+        seq_id = field_of(body, "seq_id", int, default=None)
+        request_id = sequencer.known(seq_id)
+        if request_id is None:
+            try:
+                operation = parse(model_id)
+            except ApiError:
+                sequencer.skip(seq_id)
+                raise
+            request_id = self._submit(operation, model_id, seq_id)
+        return orjson.dumps({"request_id": request_id, "model_id": model_id})
+
+    def _pass(self, body: Any, name: str) -> bytes:
+        spec = self._engine.base.spec
+        run = getattr(self._engine, name)
+
+        def parse(model_id: str) -> Callable[[], Any]:
+            batch = parse_batch(body, f"{name}_input", LOSSES, spec.vocab, spec.max_positions)
+            return lambda: run(model_id, batch)
+
+        return self._ordered(body, parse)
+
+    def _optim_step(self, body: Any) -> bytes:
+        def parse(model_id: str) -> Callable[[], Any]:
+            adam = parse_adam(body)
+            return lambda: self._engine.optim_step(model_id, adam)
+
+        return self._ordered(body, parse)
+
+    def _save_weights(self, body: Any) -> bytes:
+        def parse(model_id: str) -> Callable[[], Any]:
+            name = check_name(field_of(body, "path", str))
+            return lambda: self._engine.save_state(model_id, name)
+
+        return self._ordered(body, parse)
+
+    def _save_for_sampler(self, body: Any) -> bytes:
+        def parse(model_id: str) -> Callable[[], Any]:
+            name = check_name(field_of(body, "path", str))
+            return lambda: self._engine.save_snapshot(model_id, name)
+
+        return self._ordered(body, parse)
+
+    def _load_weights(self, body: Any) -> bytes:
+        def parse(model_id: str) -> Callable[[], Any]:
+            run, name = parse_run_path(field_of(body, "path", str), model_id.partition(":")[0])
+            self._meta(run, "states", name)
+            optimizer = field_of(body, "optimizer", bool, default=False)
+            return lambda: self._engine.load_state(model_id, run, name, optimizer)
+
+        return self._ordered(body, parse)
+
+    def _unload_model(self, body: Any) -> bytes:
+        model_id = field_of(body, "model_id", str)
+        if model_id not in self._sequencers:
+            raise ApiError(404, f"model {model_id!r} is not loaded")
+        self._forget(model_id)
+        return orjson.dumps({"request_id": self._submit(lambda: self._engine.unload(model_id)), "model_id": model_id})
+
+    async def _retrieve(self, body: Any) -> bytes:
+        request_id = field_of(body, "request_id", str)
+        try:
+            result = await self._futures.wait(request_id)
+        except KeyError:
+            raise ApiError(404, f"request {request_id!r} is not known here; the engine restarted, or its result was kept too long ago") from None
+        return result or orjson.dumps({"type": "try_again", "request_id": request_id, "queue_state": "active"})
+
+    # -- what is known of runs ----------------------------------------------------------------------------------------
+
+    def _meta(self, run: str, kind: Any, name: str) -> dict[str, Any]:
+        try:
+            return self._engine.store.meta(run, kind, name)
+        except MissingCheckpoint as error:
+            raise ApiError(404, str(error)) from error
+
+    def _states(self) -> list[str]:
+        store = self._engine.store
+        return sorted(f"{ACCOUNT}/{run}/{name}" for run in store.runs() for name in store.names(run, "states"))
+
+    def _weights_info(self, body: Any) -> bytes:
+        run, name = parse_run_path(field_of(body, "tinker_path", str))
+        meta = self._meta(run, "states" if name in self._engine.store.names(run, "states") else "snapshots", name)
+        asked = meta["asked"]
+        info: dict[str, Any] = {"base_model": meta["base_model"], "is_lora": asked is not None}
+        if asked is not None:
+            info |= {"lora_rank": asked["rank"]} | {k: asked[k] for k in ("train_unembed", "train_mlp", "train_attn")}
+        info["trained_in_full"] = meta["lora"] is None
+        return orjson.dumps(info)
+
+    def _get_info(self, body: Any) -> bytes:
+        model_id = field_of(body, "model_id", str)
+        if model_id not in self._sequencers:
+            raise ApiError(404, f"model {model_id!r} is not loaded")
+        base = self._engine.base
+        data = {"arch": base.spec.model_type, "model_name": base.name, "tokenizer_id": str(base.folder)}
+        return orjson.dumps({"type": "get_info", "model_data": data, "model_id": model_id, "is_lora": True, "model_name": base.name})
+
+    def _create_sampling_route(self, body: Any) -> bytes:
+        base_model = field_of(body, "base_model", str, default=None)
+        run = field_of(body, "training_run", str, default=None)
+        if base_model is not None and not self._engine.base.is_called(base_model):
+            raise ApiError(404, f"base_model {base_model!r} is not served here; this engine serves {self._engine.base.name!r}")
+        if run is not None and run.rpartition("/")[2] not in self._engine.store.runs():
+            raise ApiError(404, f"training run {run!r} has no checkpoint here")
+        return b"{}"
+
+    # -- sampling -----------------------------------------------------------------------------------------------------
+
+    async def _completions(self, body: Any, receive: Receive, send: Send) -> None:
+        spec = self._engine.base.spec
+        request = parse_completion(body, spec.vocab, spec.max_positions)
+        path = parse_sampling_model(request.model)
+        if path is not None:
+            run, name = parse_run_path(path)
+            self._meta(run, "snapshots", name)
+        future: asyncio.Future[Sampled | Exception] = self._loop.create_future()
+
+        def done(result: Sampled | Exception) -> None:
+            self._loop.call_soon_threadsafe(_settle, future, result)
+
+        cancel = self._engine.complete(path, request, done)
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait((future, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not future.done():
+                cancel()
+        if not future.done():
+            return
+        result = future.result()
+        if isinstance(result, ValueError):
+            raise ApiError(400, str(result))
+        if isinstance(result, Exception):
+            raise ApiError(500, f"{type(result).__name__}: {result}")
+        answer = _completion_body(request, result)
+        if request.stream:
+            await respond(send, 200, b"data: " + answer + b"\n\ndata: [DONE]\n\n", b"text/event-stream")
+        else:
+            await respond(send, 200, answer)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _completion_body(request: Completion, result: Sampled) -> bytes:
+    """The one event that carries a whole completion."""
+    content = [
+        {"logprob": raw, "sampling_logprob": sampled}
+        for raw, sampled in zip(result.logprobs, result.sampling_logprobs, strict=True)
+    ]
+    ids = result.output_ids
+    if request.echo and result.prompt_logprobs is not None:
+        # The first prompt token follows nothing: clients drop its row, but a null there would void the others.
+        prompt = [{"logprob": lp or 0.0, "sampling_logprob": None} for lp in result.prompt_logprobs]
+        content, ids = prompt + content, request.prompt + ids
+    choice: dict[str, Any] = {
+        "index": 0,
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        "raw_output": {"completion_token_ids": ids},
+    }
+    if request.logprobs:
+        choice["logprobs"] = {"content": content}
+    sampled = len(result.output_ids)
+    return orjson.dumps(
+        {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "model": request.model,
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": len(request.prompt),
+                "completion_tokens": sampled,
+                "total_tokens": len(request.prompt) + sampled,
+                "prompt_tokens_details": {"cached_tokens": result.cached_tokens},
+            },
+            "perf_metrics": {
+                "prompt-tokens": len(request.prompt),
+                "cached-prompt-tokens": result.cached_tokens,
+                "prefill-queue-duration": result.queue_seconds,
+                "server-processing-time": result.seconds,
+            },
+        }
+    )
+
+
+def _lora(config: dict[str, Any] | None) -> Lora | None:
+    """create_model's lora_config; None means full fine-tuning (rank 0 or absent). ApiError 422."""
+    if config is None:
+        return None
+    rank = field_of(config, "rank", int, default=32)
+    if rank == 0:
+        return None
+    alpha = field_of(config, "alpha", float, default=2.0 * rank)
+    if rank < 0 or not 0 < alpha < float("inf"):
+        raise ApiError(422, f"lora_config needs rank >= 0 and a positive alpha, found rank {rank}, alpha {alpha}")
+    return Lora(
+        rank,
+        alpha,
+        seed=field_of(config, "seed", int, default=None),
+        **{key: field_of(config, key, bool, default=True) for key in ("train_mlp", "train_attn", "train_unembed")},
+    )
+
+
+def error_body(status: int, message: str) -> bytes:
+    """The body of a refused request."""
+    return orjson.dumps({"error": {"message": message, "code": status, "type": "error"}, "detail": message})
+
+
+async def _read(receive: Receive) -> Any:
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(400, "the client closed the connection before the body was complete")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    data = b"".join(parts)
+    try:
+        return orjson.loads(data) if data else {}
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"the body is not JSON: {error}; NaN and infinity have no JSON form") from error
+
+
+async def respond(send: Send, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
+    """Sends a whole response at once."""
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

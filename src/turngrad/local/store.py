@@ -1,0 +1,137 @@
+"""Checkpoints on disk: states that resume a run bit for bit, and sampler snapshots.
+
+Layout: `<root>/<run>/<kind>/<name>/` with `manifest.json` and safetensors files. Invariant: a checkpoint is there whole
+or not at all (written beside, flushed, renamed), and is used only if every file still has the sha256 its manifest lists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+Kind = Literal["states", "snapshots"]
+
+
+class StoreError(Exception):
+    """A checkpoint that cannot be written or read; the message names the file."""
+
+
+class MissingCheckpoint(StoreError):
+    """No such checkpoint."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is in a checkpoint folder: `meta` as it was given, tensors by file stem."""
+
+    meta: dict[str, Any]
+    tensors: dict[str, dict[str, Tensor]]
+
+
+class Store:
+    """All checkpoints under one folder."""
+
+    def __init__(self, root: Path, keep_snapshots: int) -> None:
+        """Creates `root`; removes what an interrupted write left. The newest `keep_snapshots` of each run stay."""
+        self._root, self._keep = root, keep_snapshots
+        root.mkdir(parents=True, exist_ok=True)
+        for left in root.glob("*/*/.writing-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def save(self, run: str, kind: Kind, name: str, meta: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Writes a checkpoint, replacing one of the same name. Raises StoreError (a full disk names the file)."""
+        folder = self._root / run / kind
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            writing = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+        except OSError as error:
+            raise StoreError(f"cannot write {folder}: {error.strerror}") from error
+        path = writing
+        try:
+            digests = {}
+            for stem, group in tensors.items():
+                path = writing / f"{stem}.safetensors"
+                save_file({key: value.contiguous().cpu() for key, value in group.items()}, path)
+                digests[path.name] = _sha256(path)
+                _flush(path)
+            path = writing / "manifest.json"
+            path.write_text(json.dumps({"meta": dict(meta), "sha256": digests}, indent=1))
+            _flush(path)
+            target = folder / name
+            if target.exists():
+                shutil.rmtree(target)
+            path = target
+            os.rename(writing, target)
+            _flush(folder)
+        except Exception as error:
+            shutil.rmtree(writing, ignore_errors=True)
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise StoreError(f"cannot write {folder / name / path.name}: {reason}; free some disk space or move --state-dir") from error
+        if kind == "snapshots":
+            self._forget_old(folder)
+
+    def load(self, run: str, kind: Kind, name: str) -> Checkpoint:
+        """Raises MissingCheckpoint, or StoreError for a torn or altered file."""
+        folder = self._root / run / kind / name
+        manifest = folder / "manifest.json"
+        if not manifest.exists():
+            raise MissingCheckpoint(f"no checkpoint {name!r} of {run} here; it has {self.names(run, kind) or 'none'}")
+        try:
+            content = json.loads(manifest.read_text())
+            digests = content["sha256"]
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(f"{manifest} cannot be read: {error}") from error
+        tensors = {}
+        for file, digest in digests.items():
+            path = folder / file
+            if not path.exists() or _sha256(path) != digest:
+                raise StoreError(f"{path} is torn or altered: its sha256 is not the one in its manifest; use another checkpoint")
+            tensors[path.stem] = load_file(path)
+        return Checkpoint(content["meta"], tensors)
+
+    def meta(self, run: str, kind: Kind, name: str) -> dict[str, Any]:
+        """The `meta` of a checkpoint without its tensors. Raises MissingCheckpoint."""
+        manifest = self._root / run / kind / name / "manifest.json"
+        if not manifest.exists():
+            raise MissingCheckpoint(f"no checkpoint {name!r} of {run} here; it has {self.names(run, kind) or 'none'}")
+        return json.loads(manifest.read_text())["meta"]
+
+    def names(self, run: str, kind: Kind) -> list[str]:
+        """Names of a run's checkpoints, oldest first."""
+        return [path.name for path in _folders(self._root / run / kind)]
+
+    def runs(self) -> list[str]:
+        """Runs that have a checkpoint."""
+        return sorted(path.name for path in self._root.iterdir() if path.is_dir())
+
+    def _forget_old(self, folder: Path) -> None:
+        for old in _folders(folder)[: -self._keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _folders(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("[a-z0-9]*") if path.is_dir()] if folder.exists() else []
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
