@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fireworks.training.sdk import Datum, ModelInput, TensorData
+from fireworks.training.sdk import Datum, EncodedTextChunk, ModelInput, TensorData
+from fireworks.training.sdk._core.lib._pydantic_conv import to_pydantic_request
+from fireworks.training.sdk.types import ForwardBackwardInput, ForwardBackwardRequest
 from hypothesis import given
 from hypothesis import strategies as st
 from renderers import Message, create_renderer
@@ -209,11 +211,27 @@ class TestWireObjects:
                 "advantages": TensorData(data=[0, 0, 1, 1, 0, 0, 1], dtype="float32", shape=[7]),
             },
         )
-        assert datum.model_input == validated.model_input
+        assert datum.model_input.length == validated.model_input.length == 7
         assert datum.model_input.model_dump_json() == validated.model_input.model_dump_json()
         for key, tensor in validated.loss_fn_inputs.items():
             built = datum.loss_fn_inputs[key]
             assert (built.dtype, built.shape, built.data) == (tensor.dtype, tensor.shape, tensor.data)
+
+    def test_the_ids_survive_validation_and_every_kind_of_dump(self) -> None:
+        [datum] = batch_of(TWO_TURNS).datums()
+        [chunk] = datum.model_input.chunks
+        again = EncodedTextChunk.model_validate({"tokens": chunk.tokens, "type": "encoded_text"})
+        assert list(again.tokens) == [1, 2, 3, 4, 5, 6, 7]
+        assert chunk.model_dump(mode="json") == {"tokens": [1, 2, 3, 4, 5, 6, 7], "type": "encoded_text"}
+
+    def test_a_request_of_datums_is_the_json_that_the_protocol_asks_for(self) -> None:
+        request = ForwardBackwardRequest(
+            forward_backward_input=ForwardBackwardInput(data=batch_of(TWO_TURNS).datums(), loss_fn="ppo"), model_id="m", seq_id=1
+        )
+        [datum] = to_pydantic_request(request).model_dump(mode="json", exclude_none=True)["forward_backward_input"]["data"]
+        assert datum["model_input"] == {"chunks": [{"tokens": [1, 2, 3, 4, 5, 6, 7], "type": "encoded_text"}]}
+        assert datum["loss_fn_inputs"]["advantages"] == {"data": [0, 0, 1, 1, 0, 0, 1], "dtype": "float32", "shape": [7]}
+        assert datum["loss_fn_inputs"]["target_tokens"] == {"data": [2, 3, 4, 5, 6, 7, 8], "dtype": "int64", "shape": [7]}
 
     def test_there_is_no_mask_key(self) -> None:
         [datum] = batch_of(TWO_TURNS).datums()
