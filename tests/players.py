@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -39,7 +40,9 @@ class Mcp:
         await self.http.aclose()
 
     async def request(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        response = await self.http.post(self.url, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}})
+        # The standard library's JSON, unlike httpx's, can say NaN and lone surrogates.
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}})
+        response = await self.http.post(self.url, content=body, headers={"Content-Type": "application/json"})
         answer = response.json()
         if "error" in answer:
             raise McpError(response.status_code, answer["error"])

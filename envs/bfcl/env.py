@@ -49,6 +49,8 @@ class MultiTurn(World):
         max_calls_per_step: calls of one assistant message beyond this many are refused.
     """
 
+    call_timeout = 10.0
+
     def __init__(
         self,
         entry: str | dict[str, Any],
@@ -74,6 +76,7 @@ class MultiTurn(World):
         self.aborted: str | None = None
         self.calls = [0] * len(self.entry.turns)
         self.steps = [0] * len(self.entry.turns)
+        self._judged = False
         self._step: int | None = None
         self._calls_in_step = 0
         self._next_turn_step: int | None = None
@@ -101,6 +104,10 @@ class MultiTurn(World):
         self._admit(call)
         return self._answer(undefined(call.name))
 
+    def stopped(self, call: Call) -> str:
+        self._abort(f"{call.name} was stopped after {self.call_timeout:g} s")
+        return f"{self.aborted}; the conversation is over"
+
     def grade(self, answer: str) -> Grade:
         truths = self.entry.ground_truth
         with_truth = sum(map(bool, truths))
@@ -120,11 +127,12 @@ class MultiTurn(World):
 
     def _open_turn(self) -> list[dict[str, Any]]:
         self.turn += 1
+        self._judged = False
         return list(self.entry.turns[self.turn])
 
     def _close_turn(self) -> bool:
         """Judge the turn in progress; whether another follows."""
-        if self.failed_turn is None:
+        if self.failed_turn is None and not self._judged:
             reason = self.aborted or self.judge.judge(self.backends, self.responses, self.calls[self.turn] > 0)
             if reason is None and self.abstention and not self.entry.ground_truth[self.turn] and self.calls[self.turn]:
                 reason = f"Model called a function in turn {self.turn}, which has nothing to call"
@@ -132,6 +140,7 @@ class MultiTurn(World):
                 self.passed_turns += 1
             else:
                 self.failed_turn, self.reason = self.turn, reason
+        self._judged = True
         if self.failed_turn is not None and self.stop_at_failed_turn:
             self.over = True
         return not self.over and self.turn + 1 < len(self.entry.turns)

@@ -66,7 +66,7 @@ class ServerPool:
         width: int = 64,
         ready_seconds: float = 120.0,
         hang_seconds: float = 30.0,
-        memory_mb: int | None = None,
+        memory_mb: int | None = 4096,
         cpu_seconds: int | None = None,
     ) -> None:
         if procs < 1 or width < 1:
@@ -295,6 +295,8 @@ class _Launcher:
                     subprocess.Popen(
                         command,
                         cwd=directory,
+                        # A heap per thread would reserve address space by the gigabyte, against the limit on it.
+                        env={**os.environ, "MALLOC_ARENA_MAX": "2"},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT,

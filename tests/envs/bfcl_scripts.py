@@ -39,10 +39,10 @@ def named(entry: Entry, source: str) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-async def play(pool: ServerPool, entry: Entry | str, calls: Calls | Any, **options: Any) -> Run:
+async def play(pool: ServerPool, entry: Entry | str | dict[str, Any], calls: Calls | Any, **options: Any) -> Run:
     """One rollout of an entry: a list of calls per turn, all of a turn in one step, or a script of its own."""
     script = calls if callable(calls) else lambda mcp, run: play_turns(mcp, calls)
-    task = Task(env="bfcl", id="multi_turn", args={"entry": entry if isinstance(entry, str) else entry.id, **options})
+    task = Task(env="bfcl", id="multi_turn", args={"entry": entry.id if isinstance(entry, Entry) else entry, **options})
     return await rollout(task, Player(script), runtime=pool)
 
 

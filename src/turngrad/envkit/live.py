@@ -122,7 +122,7 @@ class LiveEpisode:
             self._broken = f"{call.name} could not be stopped after {self.world.call_timeout:g} s; no tool answers any more"
             return _result(self._broken, True, self.world)
         except TimeoutError:
-            return _result(f"{call.name} was stopped after {self.world.call_timeout:g} s", True, self.world)
+            return _result(self.world.stopped(call), True, self.world)
         except Exception as error:
             LOGGER.warning("%s raised", call.name, exc_info=True)
             return _result(f"{type(error).__name__}: {error}", True, self.world)

@@ -100,5 +100,9 @@ class World:
         """What a call of a tool that is not listed is told; it never reaches `call`."""
         return f"unknown tool {call.name!r}"
 
+    def stopped(self, call: Call) -> str:
+        """What a call that was stopped at `call_timeout` is told; what it did until then stays done."""
+        return f"{call.name} was stopped after {self.call_timeout:g} s"
+
     def close(self) -> None:
         """Free what the episode holds outside of memory; called once, whatever ended the episode."""
