@@ -6,27 +6,25 @@ more per request than the request does. Errors are `{"error": {"message", "code"
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
-import time
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 
 from turngrad.local.adapter import Lora
+from turngrad.local.completions import answer, sample
 from turngrad.local.engine import Engine, new_model_id
-from turngrad.local.futures import Futures, Sequencer
+from turngrad.local.faults import Dropped, Faults, Rule, before, broken, parse_rules
+from turngrad.local.futures import Futures
 from turngrad.local.losses import LOSSES
-from turngrad.local.sampler import Sampled
-from turngrad.local.store import MissingCheckpoint
+from turngrad.local.sessions import Sessions
+from turngrad.local.store import Kind, MissingCheckpoint
+from turngrad.local.transport import Receive, Send, error_body, read, respond
 from turngrad.local.wire import (
     ACCOUNT,
     ApiError,
-    Completion,
     check_name,
     field_of,
     parse_adam,
@@ -38,25 +36,17 @@ from turngrad.local.wire import (
 
 log = logging.getLogger("turngrad.local")
 PREFIX = "/training/v1/serverless"
-SESSION_SECONDS = 600.0
-"""A session whose heartbeats stop for this long is closed and its runs unloaded."""
 _SESSION = re.compile(rf"/v1/accounts/{ACCOUNT}/trainingSessions/(ts-[0-9a-f]+)(/checkpoints(?:/[^/:]+)?)?(:\w+)?")
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Api:
     """Endpoints over one engine. Create it inside the running event loop."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, engine: Engine, faults: Faults | None = None) -> None:
+        self._engine, self._faults = engine, faults
         self._futures = Futures()
-        self._sessions: dict[str, float] = {}
+        self._sessions = Sessions(self._unload)
         self._created: dict[tuple[str, int], str] = {}
-        self._sequencers: dict[str, Sequencer] = {}
-        self._session_of: dict[str, str] = {}
-        self._lora_of: dict[str, dict[str, Any]] = {}
         self._posts: dict[str, Callable[[Any], Awaitable[bytes] | bytes]] = {
             "create_session": self._create_session,
             "session_heartbeat": self._heartbeat,
@@ -80,20 +70,28 @@ class Api:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Handles one HTTP request."""
         method, path = scope["method"], scope["path"]
+        rule = self._faults.take(path) if self._faults is not None else None
         try:
-            body = await _read(receive) if method == "POST" else None
-            if path == f"{PREFIX}/inference/v1/completions" and method == "POST":
-                await self._completions(body, receive, send)
-                return
-            answer = await self._route(method, path, scope["query_string"].decode(), body)
-            await respond(send, 200, answer)
+            if rule is not None:
+                await before(rule, send)
+                send = broken(rule, send)
+            body = await read(receive) if method == "POST" else None
+            if rule is not None and rule.action == "status":
+                refusal = error_body(rule.status, "a fault asked for")
+                await respond(send, rule.status, refusal, headers=rule.headers)
+            elif path == f"{PREFIX}/inference/v1/completions" and method == "POST":
+                await self._completions(body, receive, send, null_logprobs=_nulls(rule))
+            else:
+                await respond(send, 200, await self._route(method, path, body))
+        except Dropped:
+            return
         except ApiError as error:
             await respond(send, error.status, error_body(error.status, error.message))
         except Exception as error:
             log.exception("%s %s failed", method, path)
             await respond(send, 500, error_body(500, f"{type(error).__name__}: {error}"))
 
-    async def _route(self, method: str, path: str, query: str, body: Any) -> bytes:
+    async def _route(self, method: str, path: str, body: Any) -> bytes:
         if path.startswith(f"{PREFIX}/api/v1/"):
             name = path[len(PREFIX) + 8 :]
             if method == "GET" and name == "list_checkpoints":
@@ -105,62 +103,40 @@ class Api:
             return answer if isinstance(answer, bytes) else await answer
         if method == "GET" and path == "/v1/accounts":
             return orjson.dumps({"accounts": [{"name": f"accounts/{ACCOUNT}"}]})
+        if method == "POST" and path == "/faults" and self._faults is not None:
+            self._faults.rules = _rules(body)
+            return b"{}"
         match = _SESSION.fullmatch(path)
         if match is not None:
-            return self._control_plane(method, match[1], match[2], match[3], query)
+            return self._control_plane(method, match[1], match[2], match[3])
         raise ApiError(404, f"{method} {path} is not served here; base_url must end in {PREFIX}")
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _create_session(self, body: Any) -> bytes:
-        self._expire()
-        session = f"ts-{uuid.uuid4().hex}"
-        self._sessions[session] = time.monotonic()
-        return orjson.dumps({"type": "create_session", "session_id": session})
+        return orjson.dumps({"type": "create_session", "session_id": self._sessions.create()})
 
     def _heartbeat(self, body: Any) -> bytes:
-        session = self._session(field_of(body, "session_id", str))
-        self._sessions[session] = time.monotonic()
+        self._sessions.beat(field_of(body, "session_id", str))
         return b'{"type":"session_heartbeat"}'
 
-    def _session(self, session: str) -> str:
-        if session not in self._sessions:
-            raise ApiError(404, f"session {session!r} is not open; it was deleted, expired, or the engine restarted")
-        return session
+    def _unload(self, model_id: str) -> None:
+        self._engine.post(lambda: self._engine.unload(model_id), lambda _: None)
 
-    def _expire(self) -> None:
-        for session, seen in list(self._sessions.items()):
-            if time.monotonic() - seen > SESSION_SECONDS:
-                log.warning("session %s sent no heartbeat for %.0f s: closed", session, SESSION_SECONDS)
-                self._close_session(session)
-
-    def _close_session(self, session: str) -> None:
-        self._sessions.pop(session, None)
-        for model_id in [m for m, owner in self._session_of.items() if owner == session]:
-            self._forget(model_id)
-            self._engine.post(lambda model_id=model_id: self._engine.unload(model_id), lambda _: None)
-
-    def _forget(self, model_id: str) -> None:
-        self._session_of.pop(model_id, None)
-        self._sequencers.pop(model_id, None)
-
-    def _control_plane(self, method: str, session: str, checkpoints: str | None, verb: str | None, query: str) -> bytes:
+    def _control_plane(self, method: str, session: str, checkpoints: str | None, verb: str | None) -> bytes:
         if verb is not None:
             raise ApiError(501, f"{verb[1:]} belongs to the service: this engine keeps checkpoints in its --state-dir")
         if method == "DELETE" and checkpoints is None:
-            self._session(session)
-            self._close_session(session)
+            self._sessions.close(session)
             return b"{}"
         if method == "GET" and checkpoints == "/checkpoints":
-            if parse_qs(query).get("pageToken"):
-                return orjson.dumps({"trainingSessionCheckpoints": []})
-            prefix = f"accounts/{ACCOUNT}/trainingSessions/{session}/checkpoints/"
-            runs = [model.partition(":")[0] for model, owner in self._session_of.items() if owner == session]
+            prefix = f"accounts/{ACCOUNT}/trainingSessions/{session}/checkpoints/{ACCOUNT}"
+            kinds: tuple[tuple[str, Kind], ...] = (("SAMPLER", "snapshots"), ("TRAINING", "states"))
             rows = [
-                {"name": f"{prefix}{ACCOUNT}/{run}/{name}", "promotable": False, "checkpointType": kind}
-                for run in runs
-                for kind, folder in (("SAMPLER", "snapshots"), ("TRAINING", "states"))
-                for name in self._engine.store.names(run, folder)
+                {"name": f"{prefix}/{run}/{name}", "promotable": False, "checkpointType": label}
+                for run in self._sessions.runs(session)
+                for label, kind in kinds
+                for name in self._engine.store.names(run, kind)
             ]
             return orjson.dumps({"trainingSessionCheckpoints": rows})
         raise ApiError(404, f"{method} on {session} is not served here")
@@ -168,7 +144,8 @@ class Api:
     # -- runs and operations ------------------------------------------------------------------------------------------
 
     def _create_model(self, body: Any) -> bytes:
-        session = self._session(field_of(body, "session_id", str))
+        session = field_of(body, "session_id", str)
+        self._sessions.check(session)
         key = (session, field_of(body, "model_seq_id", int, default=0))
         base_model = field_of(body, "base_model", str)
         if not self._engine.base.is_called(base_model):
@@ -178,8 +155,7 @@ class Api:
         if key in self._created:
             return orjson.dumps({"request_id": self._created[key]})
         model_id = new_model_id()
-        self._session_of[model_id] = session
-        self._sequencers[model_id] = Sequencer()
+        self._sessions.own(session, model_id)
         create = self._engine.create_model
         request_id = self._submit(lambda: create(model_id, session, base_model, None if base_only else asked, base_only))
         self._created[key] = request_id
@@ -195,15 +171,13 @@ class Api:
         if model_id is None:
             run()
         else:
-            self._sequencers[model_id].add(seq_id, request_id, run)
+            self._sessions.sequencer(model_id).add(seq_id, request_id, run)
         return request_id
 
     def _ordered(self, body: Any, parse: Callable[[str], Callable[[], Any]]) -> bytes:
         """One numbered operation: the same request id for a repeat; a refused one is skipped in the order."""
         model_id = field_of(body, "model_id", str)
-        sequencer = self._sequencers.get(model_id)
-        if sequencer is None:
-            raise ApiError(404, f"model {model_id!r} is not loaded; it was unloaded, or the engine restarted: create it again")
+        sequencer = self._sessions.sequencer(model_id)
         seq_id = field_of(body, "seq_id", int, default=None)
         request_id = sequencer.known(seq_id)
         if request_id is None:
@@ -249,7 +223,7 @@ class Api:
     def _load_weights(self, body: Any) -> bytes:
         def parse(model_id: str) -> Callable[[], Any]:
             run, name = parse_run_path(field_of(body, "path", str), model_id.partition(":")[0])
-            self._meta(run, "states", name)
+            self._meta(run, name, "states")
             optimizer = field_of(body, "optimizer", bool, default=False)
             return lambda: self._engine.load_state(model_id, run, name, optimizer)
 
@@ -257,9 +231,8 @@ class Api:
 
     def _unload_model(self, body: Any) -> bytes:
         model_id = field_of(body, "model_id", str)
-        if model_id not in self._sequencers:
-            raise ApiError(404, f"model {model_id!r} is not loaded")
-        self._forget(model_id)
+        self._sessions.sequencer(model_id)
+        self._sessions.forget(model_id)
         return orjson.dumps({"request_id": self._submit(lambda: self._engine.unload(model_id)), "model_id": model_id})
 
     async def _retrieve(self, body: Any) -> bytes:
@@ -267,12 +240,12 @@ class Api:
         try:
             result = await self._futures.wait(request_id)
         except KeyError:
-            raise ApiError(404, f"request {request_id!r} is not known here; the engine restarted, or its result was kept too long ago") from None
+            raise ApiError(404, f"request {request_id!r} is not known here; perhaps the engine restarted") from None
         return result or orjson.dumps({"type": "try_again", "request_id": request_id, "queue_state": "active"})
 
     # -- what is known of runs ----------------------------------------------------------------------------------------
 
-    def _meta(self, run: str, kind: Any, name: str) -> dict[str, Any]:
+    def _meta(self, run: str, name: str, kind: Kind) -> dict[str, Any]:
         try:
             return self._engine.store.meta(run, kind, name)
         except MissingCheckpoint as error:
@@ -284,7 +257,7 @@ class Api:
 
     def _weights_info(self, body: Any) -> bytes:
         run, name = parse_run_path(field_of(body, "tinker_path", str))
-        meta = self._meta(run, "states" if name in self._engine.store.names(run, "states") else "snapshots", name)
+        meta = self._meta(run, name, "states" if name in self._engine.store.names(run, "states") else "snapshots")
         asked = meta["asked"]
         info: dict[str, Any] = {"base_model": meta["base_model"], "is_lora": asked is not None}
         if asked is not None:
@@ -294,11 +267,11 @@ class Api:
 
     def _get_info(self, body: Any) -> bytes:
         model_id = field_of(body, "model_id", str)
-        if model_id not in self._sequencers:
-            raise ApiError(404, f"model {model_id!r} is not loaded")
+        self._sessions.sequencer(model_id)
         base = self._engine.base
         data = {"arch": base.spec.model_type, "model_name": base.name, "tokenizer_id": str(base.folder)}
-        return orjson.dumps({"type": "get_info", "model_data": data, "model_id": model_id, "is_lora": True, "model_name": base.name})
+        info = {"type": "get_info", "model_data": data, "model_id": model_id, "is_lora": not self._engine.full}
+        return orjson.dumps(info | {"model_name": base.name})
 
     def _create_sampling_route(self, body: Any) -> bytes:
         base_model = field_of(body, "base_model", str, default=None)
@@ -311,85 +284,20 @@ class Api:
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
-    async def _completions(self, body: Any, receive: Receive, send: Send) -> None:
+    async def _completions(self, body: Any, receive: Receive, send: Send, *, null_logprobs: bool) -> None:
         spec = self._engine.base.spec
         request = parse_completion(body, spec.vocab, spec.max_positions)
-        path = parse_sampling_model(request.model)
-        if path is not None:
-            run, name = parse_run_path(path)
-            self._meta(run, "snapshots", name)
-        future: asyncio.Future[Sampled | Exception] = self._loop.create_future()
-
-        def done(result: Sampled | Exception) -> None:
-            self._loop.call_soon_threadsafe(_settle, future, result)
-
-        cancel = self._engine.complete(path, request, done)
-        gone = asyncio.ensure_future(receive())
-        try:
-            await asyncio.wait((future, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            if not future.done():
-                cancel()
-        if not future.done():
+        snapshot = parse_sampling_model(request.model)
+        if snapshot is not None:
+            self._meta(*parse_run_path(snapshot), "snapshots")
+        result = await sample(self._engine, snapshot, request, receive)
+        if result is None:
             return
-        result = future.result()
-        if isinstance(result, ValueError):
-            raise ApiError(400, str(result))
-        if isinstance(result, Exception):
-            raise ApiError(500, f"{type(result).__name__}: {result}")
-        answer = _completion_body(request, result)
+        content = answer(request, result, null_logprobs=null_logprobs)
         if request.stream:
-            await respond(send, 200, b"data: " + answer + b"\n\ndata: [DONE]\n\n", b"text/event-stream")
+            await respond(send, 200, b"data: " + content + b"\n\ndata: [DONE]\n\n", content_type=b"text/event-stream")
         else:
-            await respond(send, 200, answer)
-
-
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _completion_body(request: Completion, result: Sampled) -> bytes:
-    """The one event that carries a whole completion."""
-    content = [
-        {"logprob": raw, "sampling_logprob": sampled}
-        for raw, sampled in zip(result.logprobs, result.sampling_logprobs, strict=True)
-    ]
-    ids = result.output_ids
-    if request.echo and result.prompt_logprobs is not None:
-        # The first prompt token follows nothing: clients drop its row, but a null there would void the others.
-        prompt = [{"logprob": lp or 0.0, "sampling_logprob": None} for lp in result.prompt_logprobs]
-        content, ids = prompt + content, request.prompt + ids
-    choice: dict[str, Any] = {
-        "index": 0,
-        "text": result.text,
-        "finish_reason": result.finish_reason,
-        "raw_output": {"completion_token_ids": ids},
-    }
-    if request.logprobs:
-        choice["logprobs"] = {"content": content}
-    sampled = len(result.output_ids)
-    return orjson.dumps(
-        {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "model": request.model,
-            "choices": [choice],
-            "usage": {
-                "prompt_tokens": len(request.prompt),
-                "completion_tokens": sampled,
-                "total_tokens": len(request.prompt) + sampled,
-                "prompt_tokens_details": {"cached_tokens": result.cached_tokens},
-            },
-            "perf_metrics": {
-                "prompt-tokens": len(request.prompt),
-                "cached-prompt-tokens": result.cached_tokens,
-                "prefill-queue-duration": result.queue_seconds,
-                "server-processing-time": result.seconds,
-            },
-        }
-    )
+            await respond(send, 200, content)
 
 
 def _lora(config: dict[str, Any] | None) -> Lora | None:
@@ -410,29 +318,12 @@ def _lora(config: dict[str, Any] | None) -> Lora | None:
     )
 
 
-def error_body(status: int, message: str) -> bytes:
-    """The body of a refused request."""
-    return orjson.dumps({"error": {"message": message, "code": status, "type": "error"}, "detail": message})
+def _nulls(rule: Rule | None) -> bool:
+    return rule is not None and rule.action == "null_logprobs"
 
 
-async def _read(receive: Receive) -> Any:
-    parts = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ApiError(400, "the client closed the connection before the body was complete")
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            break
-    data = b"".join(parts)
+def _rules(body: Any) -> list[Rule]:
     try:
-        return orjson.loads(data) if data else {}
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the body is not JSON: {error}; NaN and infinity have no JSON form") from error
-
-
-async def respond(send: Send, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
-    """Sends a whole response at once."""
-    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        return parse_rules(body)
+    except ValueError as error:
+        raise ApiError(422, str(error)) from error

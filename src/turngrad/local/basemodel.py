@@ -56,7 +56,7 @@ def load_base_model(name: str, folder: Path, device: torch.device) -> BaseModel:
     wanted = dict(module.named_parameters())
     missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
     if missing or extra:
-        raise ValueError(f"{folder} does not hold the weights its config.json describes: missing {missing[:3]}, extra {extra[:3]}")
+        raise ValueError(f"{folder} does not hold the weights of its config.json: missing {missing[:3]}, extra {extra[:3]}")
     with torch.no_grad():
         for key, parameter in wanted.items():
             if parameter.shape != tensors[key].shape:

@@ -197,7 +197,9 @@ class Engine:
 
     # -- operations, all in the worker's thread -----------------------------------------------------------------------
 
-    def create_model(self, model_id: str, session_id: str, base_model: str, asked: Lora | None, base_only: bool) -> dict[str, Any]:
+    def create_model(
+        self, model_id: str, session_id: str, base_model: str, asked: Lora | None, base_only: bool
+    ) -> dict[str, Any]:
         if base_only:
             trainer = Trainer(Policy(self.base.module, {}, None), self.base.spec, self._device)
         elif self.full or asked is None:

@@ -59,10 +59,8 @@ def loss_sum(name: str, lp: Tensor, tokens: LossTokens, beta: float = DEFAULT_BE
             length = torch.bincount(tokens.sequence, minlength=count).clamp(min=1)
             ratio = (total / length).exp()[tokens.sequence]
         clipped = torch.minimum(torch.maximum(ratio, tokens.clip_low), tokens.clip_high)
-        if name == "cispo":
-            loss = -(clipped.detach() * a * lp).sum()
-        else:
-            loss = -torch.minimum(ratio * a, clipped * a).sum()
+        gain = clipped.detach() * a * lp if name == "cispo" else torch.minimum(ratio * a, clipped * a)
+        loss = -gain.sum()
     return loss, {"loss:sum": float(loss.detach()), **_diagnostics(name, ratio.detach(), gap.detach(), tokens)}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -16,10 +17,13 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+
+from turngrad.local.faults import Faults
 
 if TYPE_CHECKING:
     from turngrad.local.api import Api
@@ -33,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 
 def arguments() -> argparse.ArgumentParser:
     """The command line; `scripts/serve_local.py` shows the same with more help."""
-    parser = argparse.ArgumentParser(prog="turngrad.local.server", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="turngrad.local.server", description="The embedded engine.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--state-dir", type=Path, required=True)
@@ -55,16 +59,17 @@ def main(argv: list[str] | None = None) -> int:
     try:
         listener = socket.create_server(("127.0.0.1", args.port))
     except OSError as error:
-        print(f"engine: port {args.port} cannot be used: {error.strerror}; choose another --port, or 0 for a free one", file=sys.stderr)
+        reason = f"port {args.port} cannot be used: {error.strerror}"
+        print(f"engine: {reason}; choose another --port, or 0 for a free one", file=sys.stderr)
         return 1
     return asyncio.run(_serve(args, listener))
 
 
 async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
     app = _App()
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=600, ws="none")
-    server = uvicorn.Server(config)
+    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=600, ws="none"))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}{PREFIX}"
+    server.stop_on(signal.SIGTERM, *(() if args.die_with_parent else (signal.SIGINT,)))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     loading = asyncio.create_task(asyncio.to_thread(_load, args))
     await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
@@ -72,7 +77,7 @@ async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
         # Told to stop while torch was being imported: there is nothing to save, and the import cannot be interrupted.
         os._exit(0)
     try:
-        engine = loading.result()
+        engine, faults = loading.result()
     except (ValueError, OSError) as error:
         print(f"engine: {error}", file=sys.stderr)
         server.should_exit = True
@@ -80,12 +85,29 @@ async def _serve(args: argparse.Namespace, listener: socket.socket) -> int:
         return 1
     from turngrad.local.api import Api  # after torch, which it needs through the engine
 
-    app.api = Api(engine)
+    app.api = Api(engine, faults)
     engine.thread.start()
     print(f"{READY_LINE} {url}", flush=True)
     await serving
     engine.stop()
+    engine.thread.join(timeout=5)
     return 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling, which would end the process by the signal instead of with exit code 0."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop_on(self, *signals: signal.Signals) -> None:
+        for number in signals:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        # Open completions are not waited for: whoever stops the engine has no use for them.
+        self.should_exit = self.force_exit = True
 
 
 class _App:
@@ -108,7 +130,7 @@ class _App:
         await self.api(scope, receive, send)
 
 
-def _load(args: argparse.Namespace) -> Engine:
+def _load(args: argparse.Namespace) -> tuple[Engine, Faults | None]:
     # Few arenas: with one per thread, the variety of shapes makes memory creep.
     _limit_malloc_arenas()
     import torch  # here, so that the port answers before torch is there
@@ -121,7 +143,8 @@ def _load(args: argparse.Namespace) -> Engine:
         torch.set_num_threads(args.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
     base = load_base_model(args.model, resolve_model(args.model), device)
-    return Engine(base, Settings(state_dir=args.state_dir, full_finetune=args.full_finetune), device)
+    faults = Faults.read(args.faults) if args.faults else None
+    return Engine(base, Settings(state_dir=args.state_dir, full_finetune=args.full_finetune), device), faults
 
 
 def _limit_malloc_arenas() -> None:

@@ -76,7 +76,8 @@ class Store:
         except Exception as error:
             shutil.rmtree(writing, ignore_errors=True)
             reason = error.strerror if isinstance(error, OSError) else error
-            raise StoreError(f"cannot write {folder / name / path.name}: {reason}; free some disk space or move --state-dir") from error
+            lost = folder / name / path.name
+            raise StoreError(f"cannot write {lost}: {reason}; free some disk space or move --state-dir") from error
         if kind == "snapshots":
             self._forget_old(folder)
 

@@ -135,13 +135,13 @@ class Trainer:
                 parameter.grad = torch.zeros_like(parameter)
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if divisor > 1:
-            torch._foreach_div_(grads, float(divisor))
-        norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))))
+            _scale(grads, 1.0 / divisor)
+        norm = float(torch.nn.utils.get_total_norm(grads))
         if not np.isfinite(norm):
             self.clear()
             raise ValueError("the gradient is not finite; nothing was applied and the gradient is cleared")
         if 0 < adam.grad_clip_norm < norm:
-            torch._foreach_mul_(grads, adam.grad_clip_norm / norm)
+            _scale(grads, adam.grad_clip_norm / norm)
         for group in self._optimizer.param_groups:
             group.update(
                 lr=adam.learning_rate, betas=(adam.beta1, adam.beta2), eps=adam.eps, weight_decay=adam.weight_decay
@@ -188,6 +188,11 @@ class Trainer:
                     moment: value if moment == "step" else value.to(self._device) for moment, value in state.items()
                 }
         self.clear()
+
+
+def _scale(tensors: list[Tensor], factor: float) -> None:
+    for tensor in tensors:
+        tensor.mul_(factor)
 
 
 def _gather(micro: MicroBatch, arrays: list[np.ndarray]) -> np.ndarray:
