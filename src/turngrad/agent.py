@@ -78,17 +78,13 @@ class TurnLoopAgent(Agent):
             stop = StopReason.TIMEOUT
             state["failure"] = Failure.TIMEOUT.value
             state["error"] = f"the episode took longer than --episode-timeout {self.settings.episode_timeout:g} s"
-        except BaseException as error:
-            cause = _root_cause(error)
-            if isinstance(cause, RolloutError):
-                state["failure"], state["error"] = cause.failure.value, str(cause)
-            elif isinstance(cause, RunError):
-                state["failure"], state["error"], state["fatal"] = Failure.SAMPLER.value, str(cause), str(cause)
-            elif isinstance(cause, Exception):
-                state["failure"], state["error"] = Failure.AGENT.value, f"{type(cause).__name__}: {cause}"
+        except Exception as error:
+            failure = error.failure if isinstance(error, RolloutError) else Failure.AGENT
+            state["error"] = str(error) if isinstance(error, RolloutError | RunError) else f"{type(error).__name__}: {error}"
+            if isinstance(error, RunError):
+                failure, state["fatal"] = Failure.SAMPLER, state["error"]
+            state["failure"] = failure.value
             state["stop_reason"] = StopReason.INFRASTRUCTURE.value
-            if isinstance(error, BaseExceptionGroup):
-                raise cause from error
             raise
         state["stop_reason"] = stop.value
         run.trace.stop_reason = "timeout" if stop is StopReason.TIMEOUT else "done" if stop is StopReason.DONE else "max_steps"
@@ -244,11 +240,3 @@ def _opening_messages(run: Run) -> list[dict[str, Any]]:
 def _mcp_call(call: ParsedToolCall, call_id: str) -> MCPToolCall:
     arguments = call.arguments if isinstance(call.arguments, dict) else call.raw
     return MCPToolCall(id=call_id, name=call.name or "", arguments=arguments)
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """The error that counts inside the groups that anyio's task groups wrap around it."""
-    while isinstance(error, BaseExceptionGroup):
-        ours = error.split((RolloutError, RunError))[0]
-        error = (ours or error).exceptions[0]
-    return error

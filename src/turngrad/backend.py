@@ -63,17 +63,17 @@ async def open_backend(config: TrainConfig, state_dir: Path) -> AsyncIterator[En
         renderer_config = renderer_for(folder)
     except ValueError as error:
         raise UserError(str(error)) from error
-    async with _engine(folder, state_dir) as base_url:
+    async with _engine(config.base_model, state_dir) as base_url:
         yield Endpoint(base_url, LOCAL_KEY, config.base_model, config.tokenizer_model or str(folder), renderer_config, local=True)
 
 
 @asynccontextmanager
-async def _engine(model: Path, state_dir: Path) -> AsyncIterator[str]:
+async def _engine(model: str, state_dir: Path) -> AsyncIterator[str]:
     state_dir.mkdir(parents=True, exist_ok=True)
     log_path = state_dir / "engine.log"
     with open(log_path, "ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "turngrad.local.server", "--model", str(model), "--port", "0"),
+            *(sys.executable, "-m", "turngrad.local.server", "--model", model, "--port", "0"),
             *("--state-dir", str(state_dir), "--die-with-parent"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -28,7 +28,7 @@ from mcp import ClientSession, McpError
 from mcp.client.streamable_http import streamable_http_client
 
 from turngrad.episodes import Failure
-from turngrad.errors import RolloutError
+from turngrad.errors import RolloutError, RunError
 
 if TYPE_CHECKING:
     from hud.eval.run import Run
@@ -252,24 +252,28 @@ async def open_tools(run: Run, *, timeout: float) -> AsyncIterator[ToolSession]:
     Raises:
         RolloutError: a server that does not answer or breaks the protocol (class `tool_server`).
     """
-    manifest = run.client.manifest
-    capabilities = [c for c in manifest.bindings if c.protocol.split("/", 1)[0] == "mcp"] if manifest is not None else []
-    async with AsyncExitStack() as stack:
-        sessions: dict[str, ClientSession] = {}
-        bindings = {c.name: dict(run.bindings.get(c.name, {})) for c in capabilities}
-        for capability in capabilities:
-            address = run.client.binding(capability.name)
-            token = bindings[capability.name].get("auth_token") or capability.params.get("auth_token")
-            try:
-                async with asyncio.timeout(timeout):
-                    sessions[capability.name] = await _connect(stack, address.url, token, timeout)
-            except Exception as error:
-                raise RolloutError(
-                    Failure.TOOL_SERVER, f"MCP server {capability.name!r} did not open: {type(error).__name__}: {error}"
-                ) from error
-        tools = ToolSession(sessions, bindings, timeout)
-        await tools.refresh()
-        yield tools
+    try:
+        manifest = run.client.manifest
+        capabilities = [c for c in manifest.bindings if c.protocol.split("/", 1)[0] == "mcp"] if manifest is not None else []
+        async with AsyncExitStack() as stack:
+            sessions: dict[str, ClientSession] = {}
+            bindings = {c.name: dict(run.bindings.get(c.name, {})) for c in capabilities}
+            for capability in capabilities:
+                address = run.client.binding(capability.name)
+                token = bindings[capability.name].get("auth_token") or capability.params.get("auth_token")
+                try:
+                    async with asyncio.timeout(timeout):
+                        sessions[capability.name] = await _connect(stack, address.url, token, timeout)
+                except Exception as error:
+                    raise RolloutError(
+                        Failure.TOOL_SERVER, f"MCP server {capability.name!r} did not open: {type(error).__name__}: {error}"
+                    ) from error
+            tools = ToolSession(sessions, bindings, timeout)
+            await tools.refresh()
+            yield tools
+    except BaseExceptionGroup as group:
+        # anyio's task groups wrap whatever happens inside them, ours included.
+        raise _root_cause(group) from group
 
 
 async def _connect(stack: AsyncExitStack, url: str, token: str | None, timeout: float) -> ClientSession:
@@ -316,6 +320,14 @@ def result_text(result: mcp_types.CallToolResult) -> str:
     if result.isError and not text.lower().startswith("error"):
         text = f"Error: {text}" if text else "Error: the tool failed and gave no reason"
     return text
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error that counts inside the groups that anyio's task groups wrap around it."""
+    while isinstance(error, BaseExceptionGroup):
+        ours = error.split((RolloutError, RunError))[0]
+        error = (ours or error).exceptions[0]
+    return error
 
 
 def _reason(error: McpError) -> str:

@@ -227,6 +227,8 @@ class Trainer:
 
     async def save_on_stop(self) -> None:
         """Let an update under way end, then save; bounded, and never worse than not saving."""
+        if self._learner is None:
+            return
         try:
             async with asyncio.timeout(_SAVE_ON_STOP_SECONDS):
                 if self._updating is not None:
