@@ -239,7 +239,7 @@ class Engine:
 
     def save_state(self, model_id: str, name: str) -> dict[str, Any]:
         run, trainer = self._run(model_id), self._trainer(model_id)
-        groups = {"weights": trainer.policy.export(), "optimizer": trainer.optimizer_tensors()}
+        groups = {"weights": trainer.policy.export(), "optimizer": trainer.moments()}
         self.store.save(run.run_id, "states", name, self._meta(run, trainer), groups)
         return {"type": "save_weights", "path": f"{ACCOUNT}/{run.run_id}/{name}"}
 

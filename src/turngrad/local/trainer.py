@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turngrad.local.adam import AdamState
 from turngrad.local.adapter import Policy
 from turngrad.local.attention import BatchAttention
 from turngrad.local.decoder import Spec
@@ -32,13 +33,15 @@ class Trainer:
 
     def __init__(self, policy: Policy, spec: Spec, device: torch.device) -> None:
         self.policy, self._spec, self._device = policy, spec, device
-        # A frozen reference model has nothing to optimise, which AdamW refuses to be given.
-        parameters = list(policy.trainable.values()) or [torch.nn.Parameter(torch.zeros(1, device=device))]
-        self._optimizer = torch.optim.AdamW(parameters, fused=device.type in ("cpu", "cuda"))
+        self._adam = AdamState(policy.trainable)
         self._loss_tokens = 0
         self._sequences = 0
         self._accumulated = 0
-        self.steps = 0
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken, those before a resume included."""
+        return self._adam.steps
 
     # -- forward and backward -----------------------------------------------------------------------------------------
 
@@ -129,25 +132,16 @@ class Trainer:
         if not self._accumulated:
             raise ValueError("optim_step without a forward_backward since the last one: there is no gradient to apply")
         divisor = {"none": 1, "num_loss_tokens": self._loss_tokens, "num_sequences": self._sequences}[adam.normalization]
-        parameters = list(self.policy.trainable.values())
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        grads = [parameter.grad for parameter in self.policy.trainable.values() if parameter.grad is not None]
         if divisor > 1:
             _scale(grads, 1.0 / divisor)
-        norm = float(torch.nn.utils.get_total_norm(grads))
+        norm = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
         if not np.isfinite(norm):
             self.clear()
             raise ValueError("the gradient is not finite; nothing was applied and the gradient is cleared")
         if 0 < adam.grad_clip_norm < norm:
             _scale(grads, adam.grad_clip_norm / norm)
-        for group in self._optimizer.param_groups:
-            group.update(
-                lr=adam.learning_rate, betas=(adam.beta1, adam.beta2), eps=adam.eps, weight_decay=adam.weight_decay
-            )
-        self._optimizer.step()
-        self.steps += 1
+        self._adam.step(adam)
         metrics = {
             "grad_norm": norm,
             "loss_tokens": float(self._loss_tokens),
@@ -159,34 +153,20 @@ class Trainer:
 
     def clear(self) -> None:
         """Forgets the accumulated gradient."""
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self.policy.trainable.values():
+            parameter.grad = None
         self._loss_tokens = self._sequences = self._accumulated = 0
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Adam's moments and step count by `<parameter>.<moment>`."""
-        tensors = {}
-        for name, parameter in self.policy.trainable.items():
-            for moment, value in self._optimizer.state.get(parameter, {}).items():
-                tensors[f"{name}.{moment}"] = value.detach().clone()
-        return tensors
+    def moments(self) -> dict[str, Tensor]:
+        """Adam's moments, for a resumable state."""
+        return self._adam.export()
 
-    def load(self, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor] | None, steps: int) -> None:
+    def load(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor] | None, steps: int) -> None:
         """Overwrites the weights and, where given, the moments; without them Adam starts afresh."""
         self.policy.load(weights)
-        self._optimizer.state.clear()
-        self.steps = steps if optimizer is not None else 0
-        for name, parameter in self.policy.trainable.items():
-            state = {
-                moment: optimizer[f"{name}.{moment}"].clone()
-                for moment in ("step", "exp_avg", "exp_avg_sq")
-                if optimizer is not None and f"{name}.{moment}" in optimizer
-            }
-            if state:
-                self._optimizer.state[parameter] = {
-                    moment: value if moment == "step" else value.to(self._device) for moment, value in state.items()
-                }
+        self._adam.load(moments, steps)
         self.clear()
 
 
