@@ -91,7 +91,7 @@ class TestUpdate:
                 moments.append(engine.saved(await learner.save_state("after"), "optimizer"))
         assert len(batch_of(one).segments) == 1
         # Adam's first moment after one step is the gradient times 1 - beta1.
-        merged, summed = ({name: value for name, value in moment.items() if name.endswith(".exp_avg")} for moment in moments)
+        merged, summed = ({name: value for name, value in moment.items() if name.endswith(".first")} for moment in moments)
         assert merged.keys() == summed.keys()
         assert len(merged) > 10
         total = torch.cat([value.flatten() for value in summed.values()]).norm()
