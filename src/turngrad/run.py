@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,27 @@ async def _with_signals(work: Coroutine[Any, Any, None]) -> int:
 async def _run(config: TrainConfig, display: Display) -> None:
     resolved = config.resolve()
     taskset = load_taskset(resolved)
+    if resolved.calibrate:
+        await _calibrate(resolved, taskset, display)
+        return
     log = _open_log(resolved)
     try:
         await _train(resolved, taskset, log, display)
     finally:
         log.close()
+
+
+async def _calibrate(config: TrainConfig, taskset: Taskset, display: Display) -> None:
+    from turngrad.calibration import calibrate
+    from turngrad.session import open_session
+
+    assert config.tasks_per_step is not None
+    assert config.group_size is not None
+    rollouts = config.tasks_per_step * config.group_size
+    display.say(f"calibration of {config.base_model} on {config.taskset}: {rollouts} rollouts, no update")
+    with tempfile.TemporaryDirectory(prefix="turngrad-") as folder:
+        async with open_session(config, taskset, Path(folder), say=display.say) as session:
+            await calibrate(config, taskset, session, display)
 
 
 def _open_log(config: TrainConfig) -> RunLog:
