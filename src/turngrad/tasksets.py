@@ -199,10 +199,11 @@ def _shuffled(rows: Sequence[TaskRow], seed: int) -> list[TaskRow]:
 
 
 def _environments() -> Path:
-    """The folder of the built-in environments: of the repository, or as packaged."""
-    here = Path(__file__).resolve().parent
-    repository = here.parent.parent / "envs"
-    return repository if repository.is_dir() else here / "_envs"
+    """The folder of the built-in environments, which live in the repository beside the package."""
+    folder = Path(__file__).resolve().parents[2] / "envs"
+    if not folder.is_dir():
+        raise UserError(f"the built-in tasksets are not at {folder}; install turngrad from its repository (pip install -e .)")
+    return folder
 
 
 def _load_module(path: Path, name: str) -> ModuleType:
