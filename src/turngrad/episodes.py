@@ -168,17 +168,21 @@ class Episode:
         return (call for turn in self.turns for call in turn.tool_calls)
 
     def to_json(self) -> str:
-        """One line of JSON; `from_json` gives back an equal episode."""
+        """One line of strict JSON; `from_json` gives back an equal episode.
+
+        JSON has no NaN or infinity, and a reader that is not Python's stops at them: such a reward (which `failure` explains)
+        becomes null, and such a number inside `info` or a call's arguments becomes its name as text.
+        """
         return json.dumps(
             {
                 "task_id": self.task_id,
                 "group_id": self.group_id,
                 "attempt": self.attempt,
-                "reward": self.reward,
+                "reward": self.reward if self.reward is not None and math.isfinite(self.reward) else None,
                 "stop_reason": self.stop_reason,
                 "failure": self.failure,
                 "error": self.error,
-                "info": self.info,
+                "info": _named(self.info),
                 "shaping": self.shaping,
                 "snapshot": self.snapshot,
                 "lag": self.lag,
@@ -186,6 +190,7 @@ class Episode:
                 "turns": [_turn_to_dict(turn) for turn in self.turns],
             },
             ensure_ascii=True,
+            allow_nan=False,
             separators=(",", ":"),
         )
 
@@ -272,9 +277,7 @@ def _read_turns(run: Run) -> list[Turn]:
                     "segment_break": None if extends or not turns else Break(named or Break.TOKEN_DRIFT),
                     "user_turn": extra.get("user_turn", 0),
                     "tool_calls": [],
-                    "untrainable": None
-                    if len(sample.output_logprobs) == len(output)
-                    else f"{len(sample.output_logprobs)} logprobs for {len(output)} sampled tokens",
+                    "untrainable": _why_untrainable(output, sample.output_logprobs),
                     "seconds": extra.get("seconds", 0.0),
                     "cached_tokens": (usage.cached_tokens or 0) if usage is not None else 0,
                 }
@@ -297,6 +300,15 @@ def _read_turns(run: Run) -> list[Turn]:
     return [Turn(**{**turn, "tool_calls": tuple(turn["tool_calls"])}) for turn in turns]
 
 
+def _why_untrainable(output: list[int], logprobs: list[float]) -> str | None:
+    """C4: what is missing is not filled in; the turn stays as context."""
+    if len(logprobs) != len(output):
+        return f"{len(logprobs)} logprobs for {len(output)} sampled tokens"
+    if not all(map(math.isfinite, logprobs)):
+        return "a sampling logprob is not finite"
+    return None
+
+
 def token_array(ids: list[int] | array[int]) -> array[int]:
     """Token ids as a compact array (4 bytes each)."""
     return array("i", ids)
@@ -307,11 +319,20 @@ def logprob_array(logprobs: list[float] | array[float]) -> array[float]:
     return array("d", logprobs)
 
 
+def _named(value: Any) -> Any:
+    """`value` with every NaN and infinity as text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _named(child) for key, child in value.items()}
+    return [_named(child) for child in value] if isinstance(value, list | tuple) else value
+
+
 def _turn_to_dict(turn: Turn) -> dict[str, Any]:
     return {
         "context_ids": list(turn.context_ids),
         "output_ids": list(turn.output_ids),
-        "logprobs": list(turn.logprobs),
+        "logprobs": [value if math.isfinite(value) else None for value in turn.logprobs],
         "finish_reason": turn.finish_reason,
         "segment_break": turn.segment_break,
         "user_turn": turn.user_turn,
@@ -319,7 +340,7 @@ def _turn_to_dict(turn: Turn) -> dict[str, Any]:
             {
                 "id": call.id,
                 "name": call.name,
-                "arguments": call.arguments,
+                "arguments": _named(call.arguments),
                 "raw": call.raw,
                 "result": call.result,
                 "is_error": call.is_error,
@@ -344,7 +365,7 @@ def _turn_from_dict(data: dict[str, Any]) -> Turn:
             **data,
             "context_ids": token_array(data["context_ids"]),
             "output_ids": token_array(data["output_ids"]),
-            "logprobs": logprob_array(data["logprobs"]),
+            "logprobs": logprob_array([math.nan if value is None else value for value in data["logprobs"]]),
             "segment_break": None if segment_break is None else Break(segment_break),
             "tool_calls": calls,
         }
