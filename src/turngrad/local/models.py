@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 BFCL_STARTER = "bfcl-starter"
 SMOLLM2 = "smollm2-135m"
 RENDERER_FILE = "turngrad.json"
 
-_STARTER_FOLDER = Path(__file__).parent / "starter" / "bfcl"
+BFCL_STARTER_FOLDER = Path(__file__).parent / "starter" / "bfcl"
+"""The packaged starter policy; `scripts/make_starter.py` writes it."""
+
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 
@@ -33,7 +36,7 @@ def resolve_model(name: str) -> Path:
     Raises ValueError, in words for the person who typed `--base-model`, when there is no such folder or it lacks a part.
     """
     if name == BFCL_STARTER:
-        return _complete(_STARTER_FOLDER, name)
+        return _complete(BFCL_STARTER_FOLDER, name)
     if name == SMOLLM2:
         # Here, not at the top: the conversion needs torch, and a name that is a folder does not.
         from turngrad.local.smollm2 import converted_folder
@@ -42,12 +45,11 @@ def resolve_model(name: str) -> Path:
     return _complete(Path(name).expanduser(), name)
 
 
-def renderer_for(folder: Path) -> str | None:
-    """The renderer a model folder names for itself, as the JSON text of a `renderers` config, or None.
+def renderer_for(folder: Path) -> dict[str, Any] | None:
+    """The renderer a model folder names for itself, as the fields of a `renderers` config, or None.
 
     Read from `turngrad.json` in the folder: `{"renderer": {"name": "qwen3", ...}}`; with `"name": "custom"` its
-    `import_path` is the renderer's class. `pydantic.TypeAdapter(renderers.RendererConfig).validate_json(...)` gives the
-    config. Raises ValueError when the file is there and says nothing usable.
+    `import_path` is the renderer's class. Raises ValueError when the file is there and says nothing usable.
     """
     path = folder / RENDERER_FILE
     if not path.is_file():
@@ -60,7 +62,7 @@ def renderer_for(folder: Path) -> str | None:
             f'{path} should read {{"renderer": {{"name": ...}}}} and does not ({error!r}): '
             "correct it, remove it, or pass --renderer"
         ) from error
-    return json.dumps(renderer)
+    return renderer
 
 
 def _complete(folder: Path, name: str) -> Path:
