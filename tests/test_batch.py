@@ -76,6 +76,21 @@ class TestByHand:
             "advantages": [0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 2.0],
         }
 
+    @pytest.mark.parametrize("count", [3, 5])
+    def test_several_turns_that_extend_one_another_are_one_datum(self, count: int) -> None:
+        [datum] = batch_of(episode(*(turn([10 * k, 10 * k + 1], [10 * k + 2]) for k in range(1, count + 1)))).datums()
+        fields = wire(datum)
+        assert [*fields["model_input"], fields["target_tokens"][-1]] == [
+            10 * k + i for k in range(1, count + 1) for i in range(3)
+        ]
+        assert fields["advantages"] == [0, 1] + [0, 0, 1] * (count - 1)
+
+    def test_a_history_rewritten_each_turn_trains_every_turn_in_a_datum_of_its_own(self) -> None:
+        rewrites = [turn([1, k], [k + 1, k + 2], opens=Break.HISTORY_REWRITE if k else None) for k in range(4)]
+        datums = batch_of(episode(*rewrites)).datums()
+        assert [wire(datum)["target_tokens"] for datum in datums] == [[k, k + 1, k + 2] for k in range(4)]
+        assert [wire(datum)["advantages"] for datum in datums] == [[0, 1, 1]] * 4
+
     def test_a_break_opens_a_segment_with_the_whole_new_prompt(self) -> None:
         rewritten = episode(*TWO_TURNS.turns, turn([1, 9], [10, 11], [-1.0, -2.0], opens=Break.HISTORY_REWRITE))
         first, second = batch_of(rewritten).datums()
@@ -259,7 +274,9 @@ def test_qwen_scaffold_and_tool_results_are_masked_and_a_sampled_stop_token_is_n
     assert tokenizer.decode(targets[segment.target_mask].tolist()) == "".join(said)
     masked = tokenizer.decode(targets[~segment.target_mask].tolist())
     assert "a.txt" in masked
-    assert masked.count("<|im_start|>assistant\n") == 3
+    # What the template puts into the model's mouth (the header and an empty thought) is not the model's.
+    assert masked.count("<|im_start|>assistant\n<think>\n\n</think>\n\n") == 3
+    assert "<|im_end|><|im_end|>" not in tokenizer.decode(segment.ids.tolist())
     assert "<|im_end|>\n<|im_start|>assistant" in masked
 
 

@@ -16,7 +16,7 @@ from fireworks.training.sdk import FiretitanServiceClient, ModelInput, SamplingP
 from tests.test_batch import TWO_TURNS, batch_of, episode, turn
 from tests.tiny_engine import TinyEngine, tiny_engine
 from turngrad.batch import Batch
-from turngrad.episodes import Break, Episode, token_array
+from turngrad.episodes import Break, Episode, logprob_array, token_array
 from turngrad.faults import LearnerFailed, LearnerLost, LearnerRefused, LearnerTimeout
 from turngrad.learner import Learner, check_name
 from turngrad.reference import Reference
@@ -188,6 +188,34 @@ class TestUpdate:
                 saved.append(await weights(engine, learner, "after"))
         assert same(*saved)
         assert results[0].metrics["gap/max"] == results[1].metrics["gap/max"]
+
+    async def test_more_datums_than_a_request_holds_come_back_in_order(self, fresh: Callable[[], Any]) -> None:
+        """1,100 datums go out in two requests (the SDK's limit is 1,024); a shift of one would show as a gap."""
+        rng = np.random.default_rng(1)
+        several = [episode(turn(rng.integers(1, 300, 2).tolist(), rng.integers(1, 300, 1).tolist())) for _ in range(1100)]
+        async with fresh() as learner:
+            forward = await learner._client.forward(batch_of(*several).datums(), "importance_sampling")
+            logprobs = [output["logprobs"].to_numpy()[-1:].tolist() for output in forward.loss_fn_outputs]
+            exact = [
+                replace(one, turns=(replace(one.turns[0], logprobs=logprob_array(found)),))
+                for one, found in zip(several, logprobs, strict=True)
+            ]
+            result = await learner.update(batch_of(*exact), **PPO)
+        assert result.metrics["gap/tokens"] == 1100
+        assert result.metrics["gap/max"] < 1e-4
+        assert len({round(float(value), 3) for [value] in logprobs}) > 100
+
+    async def test_masked_tokens_are_still_read(self, fresh: Callable[[], Any]) -> None:
+        """The mask removes gradient, not attention: another tool result changes the logprob of what follows it."""
+        found = []
+        async with fresh() as learner:
+            for result in (30, 31):
+                datum = batch_of(episode(turn([5, 6], [7]), turn([result], [8]))).datums()
+                forward = await learner._client.forward(datum, "importance_sampling")
+                found.append(forward.loss_fn_outputs[0]["logprobs"].to_numpy())
+        first, second = found
+        assert first[1] == second[1]
+        assert abs(first[3] - second[3]) > 1e-3
 
     async def test_the_event_loop_goes_on_during_updates_and_snapshots(self, fresh: Callable[[], Any]) -> None:
         gaps = []
