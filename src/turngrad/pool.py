@@ -91,7 +91,7 @@ class ServerPool:
     async def __aenter__(self) -> Self:
         if self._supervisors:
             raise RuntimeError("this pool is already open")
-        quiet.drop_stream_cancellations()
+        quiet.drop_stream_noise()
         self._error = None
         self._supervisors = [asyncio.create_task(self._supervise()) for _ in range(self.procs)]
         return self
@@ -109,23 +109,27 @@ class ServerPool:
         while len(self._live) < self.procs:
             if not self._supervisors or any(supervisor.done() for supervisor in self._supervisors):
                 raise self._refusal()
-            await self._change()
+            await self._changed.wait()
 
     @asynccontextmanager
     async def __call__(self, task: Task) -> AsyncIterator[Runtime]:
         """Lease the least busy server, waiting for one when all are full. Raises PoolError when there is none to wait for."""
         if task.runtime_config is not None:
             raise ValueError("a server pool cannot honour a task's runtime_config; use the runtime the task was made for")
-        while (server := self._least_busy()) is None:
-            if all(supervisor.done() for supervisor in self._supervisors):
-                raise self._refusal()
-            await self._change()
-        server.leases += 1
-        try:
-            yield Runtime(f"tcp://127.0.0.1:{server.port}")
-        finally:
-            server.leases -= 1
-            self._notify()
+        while True:
+            if (server := self._least_busy()) is None:
+                if all(supervisor.done() for supervisor in self._supervisors):
+                    raise self._refusal()
+                await self._changed.wait()
+                continue
+            server.leases += 1
+            try:
+                if await server.accepts():
+                    yield Runtime(f"tcp://127.0.0.1:{server.port}")
+                    return
+            finally:
+                server.leases -= 1
+                self._notify()
 
     @property
     def pids(self) -> list[int]:
@@ -133,14 +137,12 @@ class ServerPool:
         return [server.process.pid for server in self._live]
 
     def _least_busy(self) -> _Server | None:
-        server = min(self._live, key=lambda server: server.leases, default=None)
+        sound = (server for server in self._live if not server.refused)
+        server = min(sound, key=lambda server: server.leases, default=None)
         return server if server is not None and server.leases < self.width else None
 
     def _refusal(self) -> PoolError:
         return self._error or PoolError("the pool is closed; lease inside `async with ServerPool(...)`")
-
-    async def _change(self) -> None:
-        await self._changed.wait()
 
     def _notify(self) -> None:
         self._changed.set()
@@ -180,6 +182,7 @@ class _Server:
         self.process = process
         self.port = 0
         self.leases = 0
+        self.refused = False
         self._words: deque[str] = deque(maxlen=LAST_WORDS)
         self._port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         threading.Thread(target=self._drain, args=(asyncio.get_running_loop(),), daemon=True).start()
@@ -193,11 +196,23 @@ class _Server:
         async with asyncio.timeout(seconds):
             self.port = await self._port
 
+    async def accepts(self) -> bool:
+        """Whether the server takes connections at this moment. hud's client would try a dead one's port for minutes."""
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            self.refused = True
+            return False
+        writer.close()
+        return True
+
     async def watch(self, hang_seconds: float) -> str:
         """Return, with the reason, when the process has ended or has not answered for `hang_seconds`."""
         last_ping = time.monotonic()
         while (status := self.process.poll()) is None:
             await asyncio.sleep(POLL_SECONDS)
+            if self.refused and self.process.poll() is None:
+                return "refused a connection"
             if time.monotonic() - last_ping > PING_SECONDS:
                 try:
                     async with asyncio.timeout(hang_seconds):

@@ -30,9 +30,9 @@ def main() -> None:
     # Only now, for the same 3 s.
     from hud.environment import server
 
-    from turngrad.envkit.quiet import drop_stream_cancellations
+    from turngrad.envkit.quiet import drop_stream_noise
 
-    drop_stream_cancellations()
+    drop_stream_noise()
     sys.argv = ["hud.environment.server", source, *(part for name in names for part in ("--env", name))]
     server.main()
 
