@@ -227,7 +227,7 @@ class Trainer:
 
     async def save_on_stop(self) -> None:
         """Let an update under way end, then save; bounded, and never worse than not saving."""
-        if self._learner is None:
+        if self._learner is None or self.step == 0:
             return
         try:
             async with asyncio.timeout(_SAVE_ON_STOP_SECONDS):
