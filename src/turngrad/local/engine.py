@@ -69,6 +69,9 @@ class Engine:
         size = parameters(base.module)
         self.full = settings.full_finetune == "yes" or (settings.full_finetune == "auto" and size < FULL_BELOW)
         self.runs: dict[str, Run] = {}
+        # A tiny model's decoding step is too short to share among threads that others also want; training is not.
+        self._threads = torch.get_num_threads()
+        self._sampling_threads = max(1, self._threads // 2) if size < FULL_BELOW else self._threads
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._training: list[tuple[Generator[None, None, Any], Callable[[bytes], None]]] = []
         self._samplers: OrderedDict[str | None, Sampler] = OrderedDict()
@@ -138,6 +141,7 @@ class Engine:
     def _advance(self) -> None:
         """One slice of the oldest operation."""
         slices, finish = self._training[0]
+        _use_threads(self._threads)
         try:
             next(slices)
             return
@@ -152,6 +156,7 @@ class Engine:
         finish(body)
 
     def _step(self, sampler: Sampler) -> None:
+        _use_threads(self._sampling_threads)
         try:
             sampler.step()
         except Exception as error:
@@ -271,6 +276,11 @@ class Engine:
 
     def _trainer(self, model_id: str) -> Trainer:
         return self._run(model_id).trainer
+
+
+def _use_threads(count: int) -> None:
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
 
 
 def new_model_id() -> str:

@@ -18,6 +18,8 @@ from turngrad.local.decoder import Spec
 
 MIN_SHARED = 96
 """A common prefix of at least this many tokens becomes a shared one; a shorter one is copied into the tail."""
+_LIKE_LENGTH = 192
+"""Tails that differ by more than this are attended to in separate calls."""
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
@@ -147,6 +149,8 @@ class KVCache:
         if length - base >= MIN_SHARED:
             shared = self._share(source, length)
             base = length
+            if isinstance(source, Slot):
+                self._rebase(source, shared)
         if shared is not None:
             shared.users += 1
         slot.shared, slot.tokens = shared, list(source.tokens[:length])
@@ -154,6 +158,17 @@ class KVCache:
             for pool, spare in ((self.keys, "keys"), (self.values, "values")):
                 for layer in range(self.spec.layers):
                     pool[layer][slot.index, :, : length - base] = self._read(source, spare, layer, base, length)
+
+    def _rebase(self, slot: Slot, shared: Shared) -> None:
+        """Lets the slot a prefix was taken from read it too: its long tail would pad everyone's attention."""
+        move = len(shared.tokens) - slot.base
+        for pool in (self.keys, self.values):
+            for layer in pool:
+                layer[slot.index, :, : slot.tail - move] = layer[slot.index, :, move : slot.tail].clone()
+        if slot.shared is not None:
+            slot.shared.users -= 1
+        slot.shared = shared
+        shared.users += 1
 
     def _read(self, source: Slot | Shared, which: str, layer: int, start: int, stop: int) -> Tensor:
         """Keys or values [kv_heads, stop - start, d] of `source`."""
@@ -201,11 +216,18 @@ class CacheAttention:
 
     @staticmethod
     def _decode_runs(decoding: Sequence[Slot], device: torch.device) -> list[tuple[slice, slice, int, Tensor]]:
-        """Runs of consecutive slots (the caller sorts by index): rows, slots, longest tail, additive mask [n, 1, 1, longest]."""
+        """Runs of consecutive slots of like length, by (rows, slots, longest tail, additive mask [n, 1, 1, longest]).
+
+        The caller sorts by index. A run is read up to its longest tail, hence the split where lengths jump.
+        """
         runs = []
         start = 0
         for stop in range(1, len(decoding) + 1):
-            if stop < len(decoding) and decoding[stop].index == decoding[stop - 1].index + 1:
+            if (
+                stop < len(decoding)
+                and decoding[stop].index == decoding[stop - 1].index + 1
+                and abs(decoding[stop].tail - decoding[start].tail) <= _LIKE_LENGTH
+            ):
                 continue
             members = decoding[start:stop]
             lengths = torch.tensor([slot.tail + 1 for slot in members], device=device)

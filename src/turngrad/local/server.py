@@ -133,6 +133,9 @@ class _App:
 def _load(args: argparse.Namespace) -> tuple[Engine, Faults | None]:
     # Few arenas: with one per thread, the variety of shapes makes memory creep.
     _limit_malloc_arenas()
+    # Threads that wait for work must sleep: spinning ones starve the trainer and the tools on the same few cores, and
+    # each other (measured on 2 busy cores: 5 to 8 times slower).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch  # here, so that the port answers before torch is there
 
     from turngrad.local.basemodel import load_base_model
