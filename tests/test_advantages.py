@@ -75,6 +75,11 @@ class TestGroupsThatTrainNothing:
         assert result.reason is NoTraining.NO_SPREAD
         assert result.advantages == (0.0, 0.0, 0.0)
 
+    def test_rounding_noise_grows_with_the_rewards_and_so_does_its_floor(self) -> None:
+        noisy = [1e9, math.nextafter(1e9, 2e9), 1e9]
+        assert group_advantages(group(*noisy), "group-zscore").reason is NoTraining.NO_SPREAD
+        assert group_advantages(group(1e9, 1e9 + 1, 1e9), "group-zscore").reason is None
+
     def test_a_reward_at_the_mean_has_an_advantage_of_exactly_zero(self) -> None:
         assert (0.1 + 0.2 + 0.3) / 3 != 0.2
         assert group_advantages(group(0.1, 0.2, 0.3), "group-zscore").advantages[1] == 0.0

@@ -25,16 +25,16 @@ def compare(batch: Batch, *logprobs: list[float] | None, loss_fn: str = "ppo", f
 class TestComparison:
     def test_ratio_and_gap_are_taken_over_trained_tokens_only(self) -> None:
         # Sampler -0.25, -0.5 and -0.125 under the mask; the trainer's values elsewhere do not matter.
-        metrics = compare(batch_of(TWO_TURNS), [9, 9, -0.25, -0.5 + LOG2, 9, 9, -0.125 - LOG2])
+        metrics = compare(batch_of(TWO_TURNS), [9, 9, -0.25, -0.5 + LOG2, 9, 9, -0.125 - 2 * LOG2])
         assert metrics == pytest.approx(
             {
-                "gap/mean": 2 * LOG2 / 3,
-                "gap/max": LOG2,
+                "gap/mean": 3 * LOG2 / 3,
+                "gap/max": 2 * LOG2,
                 "gap/tokens": 3,
-                "ratio/mean": (1 + 2 + 0.5) / 3,
+                "ratio/mean": (1 + 2 + 0.25) / 3,
                 "ratio/max": 2.0,
-                "ratio/min": 0.5,
-                "ratio/k3": ((2 - 1 - LOG2) + (0.5 - 1 + LOG2)) / 3,
+                "ratio/min": 0.25,
+                "ratio/k3": ((2 - 1 - LOG2) + (0.25 - 1 + 2 * LOG2)) / 3,
                 "ratio/clip_fraction": 1 / 3,
             },
             rel=1e-6,
