@@ -51,20 +51,30 @@ async def open_backend(config: TrainConfig, state_dir: Path) -> AsyncIterator[En
         tokenizer = config.tokenizer_model or config.base_model
         yield Endpoint(config.base_url or FIREWORKS_URL, key, config.base_model, tokenizer, None, local=False)
         return
+    folder, renderer_config = await asyncio.to_thread(local_model, config)
+    async with _engine(config.base_model, state_dir) as base_url:
+        yield Endpoint(base_url, LOCAL_KEY, config.base_model, config.tokenizer_model or str(folder), renderer_config, local=True)
+
+
+def local_model(config: TrainConfig) -> tuple[Path, dict[str, Any] | None]:
+    """The folder of `--base-model` on this machine, and the renderer it names for itself.
+
+    Raises:
+        UserError: no such model, a part of it missing, or no torch.
+    """
     from turngrad.local.models import renderer_for, resolve_model
 
+    assert config.base_model is not None
     if importlib.util.find_spec("torch") is None:
         raise UserError(
             "the engine on this machine needs torch, which is not installed; leave out --no-group local, "
             "or set FIREWORKS_API_KEY to train on Fireworks"
         )
     try:
-        folder = await asyncio.to_thread(resolve_model, config.base_model)
-        renderer_config = renderer_for(folder)
+        folder = resolve_model(config.base_model)
+        return folder, renderer_for(folder)
     except ValueError as error:
         raise UserError(str(error)) from error
-    async with _engine(config.base_model, state_dir) as base_url:
-        yield Endpoint(base_url, LOCAL_KEY, config.base_model, config.tokenizer_model or str(folder), renderer_config, local=True)
 
 
 @asynccontextmanager

@@ -278,7 +278,13 @@ async def _launch(pool: ServerPool) -> _Server:
     limits = [str(os.getpid()), str(pool.memory_mb or 0), str(pool.cpu_seconds or 0)]
     command = [sys.executable, str(CHILD), *limits, str(pool.source), *([pool.env] if pool.env else [])]
     source_dir = pool.source if pool.source.is_dir() else pool.source.parent
-    return _Server(await asyncio.wrap_future(_LAUNCHER.start(command, source_dir)))
+    starting = _LAUNCHER.start(command, source_dir)
+    try:
+        return _Server(await asyncio.wrap_future(starting))
+    except asyncio.CancelledError:
+        # Too late to stop the start: the process ends as soon as there is one.
+        starting.add_done_callback(lambda done: done.cancelled() or done.exception() or done.result().kill())
+        raise
 
 
 class _Launcher:
@@ -305,6 +311,8 @@ class _Launcher:
     def _serve(self) -> None:
         while True:
             command, directory, future = self._requests.get()
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(
                     subprocess.Popen(

@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from turngrad.backend import local_model
 from turngrad.config import TrainConfig
 from turngrad.display import Display
 from turngrad.errors import RunError, UserError
@@ -68,6 +69,9 @@ async def _with_signals(work: Coroutine[Any, Any, None]) -> int:
 async def _run(config: TrainConfig, display: Display) -> None:
     resolved = config.resolve()
     taskset = load_taskset(resolved)
+    if not resolved.on_fireworks:
+        # Before a run folder is made for a model that is not there.
+        await asyncio.to_thread(local_model, resolved)
     if resolved.calibrate:
         await _calibrate(resolved, taskset, display)
         return
