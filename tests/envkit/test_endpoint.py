@@ -1,7 +1,9 @@
 """The endpoint is MCP: the real clients speak to it, and what is wrong is said in JSON-RPC."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import fastmcp
 import httpx
@@ -9,10 +11,12 @@ import pytest
 import pytest_asyncio
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp import ClientSession
+from mcp import McpError as SdkMcpError
 from mcp.client.streamable_http import streamablehttp_client
 
 from tests.envkit.bank import Bank
 from tests.players import Mcp, McpError
+from turngrad.envkit.client import EpisodeClient
 from turngrad.envkit.endpoint import Endpoint
 from turngrad.envkit.live import Episodes
 
@@ -51,6 +55,48 @@ async def test_fastmcps_client_lists_and_calls(served: Served) -> None:
     async with fastmcp.Client(StreamableHttpTransport(served.url, auth=served.token)) as client:
         assert len(await client.list_tools()) == 2
         assert (await client.call_tool("pay_in", {"amount": 2, "times": 3})).content[0].text == "balance 16"  # type: ignore[union-attr]
+
+
+async def test_the_kits_own_client_lists_calls_and_reports_errors(served: Served) -> None:
+    async with EpisodeClient(served.url, served.token, 10) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["pay_in", "look"]
+        paid = await client.call_tool("pay_in", {"amount": 5}, meta={"turngrad/call-id": "a"})
+        again = await client.call_tool("pay_in", {"amount": 5}, meta={"turngrad/call-id": "a"})
+        assert (paid.content[0].text, paid) == ("balance 15", again)  # type: ignore[union-attr]
+        assert (await client.call_tool("look")).structuredContent == {"balance": 15}
+        with pytest.raises(SdkMcpError) as refused:
+            await client.call_tool(7)  # type: ignore[arg-type]
+        assert refused.value.error.code == -32602
+    async with EpisodeClient(served.url, "nobodys", 10) as client:
+        with pytest.raises(SdkMcpError, match="no live episode"):
+            await client.list_tools()
+
+
+async def test_the_kits_own_client_reads_no_answer_that_belongs_to_an_earlier_request() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            params = json.loads(await reader.readexactly(length))["params"]
+            await asyncio.sleep(params["arguments"]["seconds"])
+            text = json.dumps({"result": {"content": [{"type": "text", "text": params["name"]}]}}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+            if params["name"] == "break":
+                writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with EpisodeClient(url, "t", 10) as client:
+        with pytest.raises(SdkMcpError) as late:
+            await client.call_tool("slow", {"seconds": 0.3}, timedelta(seconds=0.05))
+        assert late.value.error.code == 408
+        await asyncio.sleep(0.4)
+        assert (await client.call_tool("next", {"seconds": 0})).content[0].text == "next"  # type: ignore[union-attr]
+        assert (await client.call_tool("break", {"seconds": 0})).content[0].text == "break"  # type: ignore[union-attr]
+        await asyncio.sleep(0.05)
+        with pytest.raises(ConnectionError):
+            await client.call_tool("lost", {"seconds": 0})
+        assert (await client.call_tool("found", {"seconds": 0})).content[0].text == "found"  # type: ignore[union-attr]
+    server.close()
 
 
 async def test_the_reserved_next_turn_is_not_listed_and_answers_as_agreed(served: Served) -> None:

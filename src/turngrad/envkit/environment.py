@@ -56,8 +56,13 @@ def _template(template_id: str, world: type[World], episodes: Episodes) -> Any:
     async def play(**arguments: Any) -> AsyncGenerator[Any, Any]:
         episode = await episodes.open(world, arguments)
         try:
-            user_turns = episode.world.user_turns
-            binding = {"auth_token": episode.token, "user_turns": user_turns, "parallel_safe": False}
+            binding = {
+                "auth_token": episode.token,
+                "user_turns": episode.world.user_turns,
+                "parallel_safe": False,
+                # Says that `turngrad.envkit.client` can speak to this endpoint.
+                "plain_json": True,
+            }
             answer = yield {"prompt": episode.prompt, "bindings": {CAPABILITY: binding}}
             grade = await episode.finish(answer if isinstance(answer, str) else "")
             yield EvaluationResult(reward=grade.reward, info=grade.info)
