@@ -51,6 +51,10 @@ scalars = st.one_of(plain, st.integers(-1000, 1000), st.booleans(), st.none(), s
 calls = st.lists(st.tuples(st.sampled_from(["cat", "send_message"]), st.dictionaries(plain, scalars, max_size=2)), max_size=2)
 later = st.one_of(plain.map(user), plain.map(tool), st.tuples(plain, calls).map(lambda pair: assistant(pair[0], *pair[1])))
 conversations = st.tuples(plain.map(user), st.lists(later, max_size=5)).map(lambda pair: [pair[0], *pair[1]])
+silent = st.one_of(plain.map(user), plain.map(tool), calls.map(lambda made: assistant("", *made)))
+silent_conversations = st.tuples(plain.map(user), st.lists(silent, max_size=5)).map(lambda pair: [pair[0], *pair[1]])
+"""Those in which the assistant calls and says nothing: what the starter does. Text of its own is tokenized as it is sampled,
+apart from the role before it, and a template's text cannot say that."""
 
 
 def test_the_packaged_folder_names_this_renderer() -> None:
@@ -80,7 +84,7 @@ def test_a_conversation_reads_as_documented() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(conversations, st.booleans(), st.booleans())
+@given(silent_conversations, st.booleans(), st.booleans())
 def test_the_chat_template_says_the_same(messages: Any, with_tools: bool, opened: bool) -> None:
     tokenizer = renderer()._tokenizer
     tools = TOOLS if with_tools else None
@@ -143,7 +147,9 @@ def test_sampled_tokens_are_those_of_the_answer_and_its_stop_token() -> None:
         'ok<tool_call>{"name": "cat", "arguments": {"file_name": "a.txt"}}</tool_call><|im_end|><|im_end|>'
     )
     content = [token for token, mask in zip(rendered.token_ids, rendered.is_content, strict=True) if mask]
-    assert text_of(content).startswith("Show 'a.txt'.ok<tool_call>")
+    assert text_of(content) == (
+        "Show 'a.txt'. ok<tool_call>" + '{"name": "cat", "arguments": {"file_name": "a.txt"}}</tool_call><|im_end|>{}<|im_end|>'
+    )
     assert rendered.message_roles == ["user", "assistant", "tool", "assistant"]
 
 

@@ -179,7 +179,8 @@ def _array(values: Any, dtype: str, where: str) -> np.ndarray:
         bad = next((v for v in values if type(v) not in kinds), None) if isinstance(values, list) else values
         raise ApiError(400, f"{where} must be a list of {dtype} numbers, found {bad!r:.80}")
     try:
-        array = np.array(values, dtype=dtype)
+        with np.errstate(over="ignore"):  # what overflows float32 is named below
+            array = np.array(values, dtype=dtype)
     except OverflowError as error:
         raise ApiError(400, f"{where}: {error}") from error
     if dtype == "float32" and not np.isfinite(array).all():
@@ -196,9 +197,10 @@ def _check_ids(ids: np.ndarray, vocab: int, where: str) -> None:
 def parse_adam(body: Any) -> Adam:
     """The body of optim_step; `grad_accumulation_normalization` sits beside `adam_params`."""
     params = field_of(body, "adam_params", dict)
+    defaults = Adam()
     values: dict[str, float] = {}
     for name in ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm"):
-        value = field_of(params, name, float, default=getattr(Adam, name, None) or Adam().__getattribute__(name))
+        value = field_of(params, name, float, default=getattr(defaults, name))
         if not math.isfinite(value) or value < 0 or (name.startswith("beta") and value >= 1):
             raise ApiError(400, f"adam_params.{name} must be finite and >= 0{', below 1' * name.startswith('beta')}: {value}")
         values[name] = value
