@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib
 import os
 import statistics
 import sys
@@ -35,9 +36,7 @@ from turngrad.tools import open_tools
 BFCL = Path(__file__).parents[2] / "envs" / "bfcl"
 # The environment's own modules, as its env file imports them.
 sys.path.append(str(BFCL))
-
-from bfcl_data import Entry, function_documents, load_category
-
+bfcl_data = importlib.import_module("bfcl_data")
 CONCURRENT = 64
 REPEATS = 3
 TURNS, CALLS = 3, 3
@@ -180,7 +179,7 @@ async def _conversation() -> list[dict[str, Any]]:
 
 
 async def _bfcl() -> list[dict[str, Any]]:
-    entries = load_category("base")[:CONCURRENT]
+    entries = bfcl_data.load_category("base")[:CONCURRENT]
     seconds: list[float] = []
     processor: list[float] = []
     async with ServerPool(BFCL / "env.py") as pool:
@@ -200,11 +199,11 @@ async def _bfcl() -> list[dict[str, Any]]:
     ]
 
 
-async def _memory(entries: tuple[Entry, ...], pool: ServerPool) -> float:
+async def _memory(entries: tuple[Any, ...], pool: ServerPool) -> float:
     """Megabytes that 64 open rollouts add to the server and to this process, in the middle of their episodes."""
     arrived, go_on = 0, asyncio.Event()
 
-    def holding(entry: Entry) -> Callable[[Run], Awaitable[None]]:
+    def holding(entry: Any) -> Callable[[Run], Awaitable[None]]:
         async def script(run: Run) -> None:
             nonlocal arrived
 
@@ -238,7 +237,7 @@ def _bank(script: Callable[[Run], Awaitable[None]], runtime: Any) -> Awaitable[R
     return rollout(Task(env="bank", id="bank", args={"start": 0}), Scripted(script), runtime=runtime)
 
 
-def _entry(entry: Entry, pool: ServerPool, seconds: list[float]) -> Awaitable[Run]:
+def _entry(entry: Any, pool: ServerPool, seconds: list[float]) -> Awaitable[Run]:
     async def script(run: Run) -> None:
         async with open_tools(run, timeout=60) as tools:
             for step, turn in enumerate(_calls(entry)):
@@ -250,13 +249,15 @@ def _entry(entry: Entry, pool: ServerPool, seconds: list[float]) -> Awaitable[Ru
     return rollout(_task(entry), Scripted(script), runtime=pool)
 
 
-def _task(entry: Entry) -> Task:
+def _task(entry: Any) -> Task:
     return Task(env="bfcl", id="multi_turn", args={"entry": entry.id})
 
 
-def _calls(entry: Entry) -> list[list[tuple[str, dict[str, Any]]]]:
+def _calls(entry: Any) -> list[list[tuple[str, dict[str, Any]]]]:
     """The ground truth as calls by name; positional arguments take the documented parameters in order."""
-    documents = {name: document for owner in entry.involved_classes for name, document in function_documents(owner).items()}
+    documents = {
+        name: document for owner in entry.involved_classes for name, document in bfcl_data.function_documents(owner).items()
+    }
     turns = []
     for sources in entry.ground_truth:
         calls = []
