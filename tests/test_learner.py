@@ -291,6 +291,16 @@ class TestStates:
             await learner.load_state(path)
             assert same(engine.saved(path, "weights"), await weights(engine, learner, "again"))
 
+    async def test_a_loaded_state_brings_the_optimizer_back_too(self, engine: TinyEngine, fresh: Callable[[], Any]) -> None:
+        async with fresh() as learner:
+            await learner.update(batch_of(SHORT, advantages=[-1.0]), **PPO)
+            path = await learner.save_state("after-one")
+            await learner.update(batch_of(LONG), **PPO)
+            first = await weights(engine, learner, "after-two")
+            await learner.load_state(path)
+            await learner.update(batch_of(LONG), **PPO)
+            assert same(first, await weights(engine, learner, "after-two-again"))
+
     async def test_a_state_that_is_not_there_is_refused(self, fresh: Callable[[], Any]) -> None:
         async with fresh() as learner:
             with pytest.raises(LearnerRefused, match="loading state nowhere"):
