@@ -19,8 +19,9 @@ sums a_t g_t and divides by what `grad_accumulation_normalization` names:
     episode       A_e / (T_e M)   none                            mean over e of A_e times the mean over t of g_t
     none          A_e             none                            sum_e A_e sum_t g_t
 
-N counts the tokens whose advantage is not zero. None of the three depends on how an episode's tokens are spread over segments:
-`num_sequences`, which counts datums, would, and is not used. A step over part of a batch (`Batch.split`) has its own N and M.
+N counts the tokens whose advantage is not zero; M counts every episode of the step, one exactly at its baseline too. None of
+the three depends on how an episode's tokens are spread over segments: `num_sequences`, which counts datums, would, and is
+not used. A step over part of a batch (`Batch.split`) has an N and M of its own.
 
 A batch costs time and memory linear in the tokens it sends: each segment is assembled once from its turns' own arrays.
 """
