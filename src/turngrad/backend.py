@@ -11,14 +11,16 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from turngrad.config import FIREWORKS_URL, TrainConfig
-from turngrad.errors import UserError
+from turngrad.errors import RunError, UserError
+
+T = TypeVar("T")
 
 LOCAL_KEY = "local"
 _ANNOUNCEMENT = "TURNGRAD_ENGINE "
@@ -28,7 +30,11 @@ _STOP_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a client of the weights needs. `renderer_config` is what a model folder says about its chat format."""
+    """What a client of the weights needs. `renderer_config` is what a model folder says about its chat format.
+
+    `lost` is set, with the reason, when the engine on this machine ends before it is told to: the SDK would go on asking it
+    for minutes or for ever.
+    """
 
     base_url: str
     api_key: str
@@ -36,6 +42,7 @@ class Endpoint:
     tokenizer_model: str
     renderer_config: dict[str, Any] | None
     local: bool
+    lost: asyncio.Future[str] | None = None
 
 
 @asynccontextmanager
@@ -52,8 +59,27 @@ async def open_backend(config: TrainConfig, state_dir: Path) -> AsyncIterator[En
         yield Endpoint(config.base_url or FIREWORKS_URL, key, config.base_model, tokenizer, None, local=False)
         return
     folder, renderer_config = await asyncio.to_thread(local_model, config)
-    async with _engine(config.base_model, state_dir) as base_url:
-        yield Endpoint(base_url, LOCAL_KEY, config.base_model, config.tokenizer_model or str(folder), renderer_config, local=True)
+    async with _engine(config.base_model, state_dir) as (base_url, lost):
+        tokenizer = config.tokenizer_model or str(folder)
+        yield Endpoint(base_url, LOCAL_KEY, config.base_model, tokenizer, renderer_config, local=True, lost=lost)
+
+
+async def watched(work: Coroutine[Any, Any, T], lost: asyncio.Future[str] | None) -> T:
+    """The result of `work`, which is cancelled when the engine is lost.
+
+    Raises:
+        RunError: the reason, when that happened.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, *([lost] if lost is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            assert lost is not None
+            raise RunError(lost.result())
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def local_model(config: TrainConfig) -> tuple[Path, dict[str, Any] | None]:
@@ -78,7 +104,7 @@ def local_model(config: TrainConfig) -> tuple[Path, dict[str, Any] | None]:
 
 
 @asynccontextmanager
-async def _engine(model: str, state_dir: Path) -> AsyncIterator[str]:
+async def _engine(model: str, state_dir: Path) -> AsyncIterator[tuple[str, asyncio.Future[str]]]:
     state_dir.mkdir(parents=True, exist_ok=True)
     log_path = state_dir / "engine.log"
     with open(log_path, "ab") as log:
@@ -91,9 +117,12 @@ async def _engine(model: str, state_dir: Path) -> AsyncIterator[str]:
             # A session of its own: Ctrl-C reaches the trainer alone, which then saves through a living engine.
             start_new_session=True,
         )
+    lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    watcher = asyncio.create_task(_watch(process, lost, log_path))
     try:
-        yield await _announced_url(process, log_path)
+        yield await _announced_url(process, log_path), lost
     finally:
+        watcher.cancel()
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -102,6 +131,11 @@ async def _engine(model: str, state_dir: Path) -> AsyncIterator[str]:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+async def _watch(process: asyncio.subprocess.Process, lost: asyncio.Future[str], log_path: Path) -> None:
+    status = await process.wait()
+    lost.set_result(f"the engine on this machine ended with status {status} (its log is {log_path}); --resume-from goes on")
 
 
 async def _announced_url(process: asyncio.subprocess.Process, log_path: Path) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from turngrad.backend import local_model
+from turngrad.backend import local_model, watched
 from turngrad.config import TrainConfig
 from turngrad.display import Display
 from turngrad.errors import RunError, UserError
@@ -92,7 +92,7 @@ async def _calibrate(config: TrainConfig, taskset: Taskset, display: Display) ->
     display.say(f"calibration of {config.base_model} on {config.taskset}: {rollouts} rollouts, no update")
     with tempfile.TemporaryDirectory(prefix="turngrad-") as folder:
         async with open_session(config, taskset, Path(folder), say=display.say) as session:
-            await calibrate(config, taskset, session, display)
+            await watched(calibrate(config, taskset, session, display), session.endpoint.lost)
 
 
 def _open_log(config: TrainConfig) -> RunLog:
@@ -123,7 +123,7 @@ async def _train(config: TrainConfig, taskset: Taskset, log: RunLog, display: Di
     async with open_session(config, taskset, log.folder / "engine", say=display.say) as session:
         trainer = Trainer(config, taskset, session, log, display, checkpoint)
         try:
-            await trainer.run()
+            await watched(trainer.run(), session.endpoint.lost)
         except asyncio.CancelledError:
             await trainer.save_on_stop()
             raise
