@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from turngrad.local.sampling import draw
 
 
-def one(logits: list[float], uniform: float, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> tuple[int, float, float]:
+def one(
+    logits: list[float], uniform: float, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> tuple[int, float, float]:
     token, raw, sampled = draw(
         torch.tensor([logits]), torch.tensor([temperature]), [top_k], [top_p], torch.tensor([uniform], dtype=torch.float64)
     )

@@ -186,7 +186,10 @@ def test_checkpoint_paths_are_read_whole_or_by_name_within_a_run() -> None:
     assert parse_run_path("state-1", RUN) == (RUN, "state-1")
 
 
-@pytest.mark.parametrize("path", ["", "../etc", f"local/{RUN}/../x", f"local/{RUN}/Bad", "local/run-1/x", f"other/{RUN}/x", "state-1"])
+BAD_PATHS = ["", "../etc", f"local/{RUN}/../x", f"local/{RUN}/Bad", "local/run-1/x", f"other/{RUN}/x", "state-1"]
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
 def test_anything_else_is_no_path(path: str) -> None:
     with pytest.raises(ApiError):
         parse_run_path(path)

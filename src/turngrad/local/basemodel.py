@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -50,7 +51,10 @@ def load_base_model(name: str, folder: Path, device: torch.device) -> BaseModel:
     module = Decoder(spec)
     tensors: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        tensors.update(load_file(file))
+        try:
+            tensors.update(load_file(file))
+        except SafetensorError as error:
+            raise ValueError(f"{file} cannot be read: {error}; copy or download it again") from error
     if spec.tied:
         tensors.pop("lm_head.weight", None)
     wanted = dict(module.named_parameters())
