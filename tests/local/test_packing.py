@@ -33,8 +33,8 @@ def test_every_datum_is_in_one_row_with_its_tokens_positions_and_scored_places(d
     for micro in batches:
         assert micro.prefix == 0 or micro.prefix >= MIN_SHARED
         for row, member in enumerate(micro.members):
-            n = len(tokens[member])
-            assert unpacked(micro, row, n) == tokens[member].tolist()
+            n = int(np.flatnonzero(active[member])[-1]) + 1 if active[member].any() else 1
+            assert unpacked(micro, row, n) == tokens[member][:n].tolist()
             of_row = micro.kept_row == row
             assert micro.kept_offset[of_row].tolist() == np.flatnonzero(active[member]).tolist()
             places = micro.keep[of_row]

@@ -158,10 +158,11 @@ def _forward(
             q = F.rms_norm(q, (spec.head_dim,), layer.q_norm, eps)
             k = F.rms_norm(k, (spec.head_dim,), layer.k_norm, eps)
         mixed = attend(index, _rotate(q, cos, sin), _rotate(k, cos, sin), v.view(n, spec.kv_heads, spec.head_dim))
+        if keep is not None and index == len(layers) - 1:
+            # Nothing above mixes positions: what is not asked for can stop here.
+            mixed, x = mixed[keep], x[keep]
         x = x + layer.out(mixed)
         x = x + layer.mlp(F.rms_norm(x, width, layer.post_norm, eps))
-    if keep is not None:
-        x = x[keep]
     return head(F.rms_norm(x, width, final_norm, eps)).float()
 
 

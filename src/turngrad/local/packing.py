@@ -40,8 +40,12 @@ def pack(
 ) -> list[MicroBatch]:
     """Micro-batches of at most `token_budget` tokens and `logit_budget` scored positions (one datum may exceed them).
 
-    `tokens[i]` is [n_i] ids, `active[i]` is [n_i] bool: the positions to score.
+    `tokens[i]` is [n_i] ids, `active[i]` is [n_i] bool: the positions to score. What follows a datum's last scored
+    position is left out.
     """
+    ends = [int(np.flatnonzero(a)[-1]) + 1 if a.any() else 1 for a in active]
+    tokens = [t[:end] for t, end in zip(tokens, ends, strict=True)]
+    active = [a[:end] for a, end in zip(active, ends, strict=True)]
     batches: list[MicroBatch] = []
     for members, prefix in _clusters(tokens, active, share):
         rest = sorted(members, key=lambda i: -len(tokens[i]))

@@ -22,7 +22,7 @@ from turngrad.local.losses import DEFAULT_BETA, LossTokens, clip_bounds, loss_su
 from turngrad.local.packing import MicroBatch, pack
 from turngrad.local.wire import Adam, Batch, Datum
 
-TOKEN_BUDGET = 8192
+TOKEN_BUDGET = 4096
 """Tokens in one micro-batch: bounds the activations held for backward."""
 LOGIT_BYTES = 128 << 20
 """fp32 logits held at once."""
