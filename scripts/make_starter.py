@@ -1,19 +1,21 @@
-"""Make the BFCL starter policy: its tokenizer, its weights and what the package ships of them.
+"""Make the BFCL starter policy: its tokenizer, its weights, everything of it that the package ships.
 
-1. Train the tokenizer on generated tasks and training entries.
-2. Train a tiny Qwen3 model from nothing on episodes of a perfect policy: generated tasks, training entries with other
-   values in them, and the training entries themselves. The held-out scenarios are never read.
-3. Sample the training entries, unseen generated tasks and unseen substitutions, and print the rewards.
+1. Train the tokenizer on the training entries, as they are and with other values in them.
+2. Train a tiny Qwen3 model from nothing on episodes of a perfect policy, in two stages: first the training entries, which
+   teach it to play; then mostly generated tasks and training entries with other values, which teach it to read.
+   The held-out scenarios are never read.
+3. Sample the training entries and tasks it never saw, and print the rewards.
 
-About 6 M tokens make the packaged weights: 15 minutes on two idle cores of the kind with bf16 arithmetic, an hour and more
-on a busy machine. `--tokens 300000 --output-dir /tmp/starter` shows the whole way in a minute or two.
+The defaults made the packaged weights; src/turngrad/local/starter/README.md has the time and the figures. To see the whole
+way in a few minutes: `--first.schedule.tokens 100000 --second.schedule.tokens 100000 --output-dir /tmp/starter`.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ import torch
 import tyro
 from renderers.base import ToolCallParseStatus
 from safetensors.torch import save_file
+from torch.multiprocessing.spawn import spawn
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -33,24 +36,24 @@ from envs.bfcl.synthetic.attempt import Attempt
 from envs.bfcl.synthetic.augment import substitute
 from envs.bfcl.synthetic.entries import training_entries
 from envs.bfcl.synthetic.episode import play, tools_of
-from envs.bfcl.synthetic.words import vocabulary
 from envs.bfcl.synthetic.world import BACKENDS, function_docs
-from turngrad.local.models import BFCL_STARTER_FOLDER, SMOLLM2, resolve_model
-from turngrad.local.starter.renderer import CompactRenderer
+from turngrad.local.models import BFCL_STARTER_FOLDER
+from turngrad.local.starter.renderer import CHAT_TEMPLATE, CompactRenderer
 from turngrad.local.starter.rollouts import play_all
 from turngrad.local.starter.tokenizer import train_tokenizer
-from turngrad.local.starter.warmstart import Example, Recipe, lend_embeddings, new_model, train
+from turngrad.local.starter.warmstart import Example, Schedule, Shape, new_model, train
 
 TEST_SEEDS = range(1_000_000, 1_000_100)
 """Generated tasks that no warm start sees: those it trains on have smaller seeds."""
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """Shares of what the policy learns from; the rest are the training entries as they are."""
+class Stage:
+    """Shares of what the policy learns from, and for how long. What the shares leave is training entries as they are."""
 
-    generated: float = 0.45
-    substituted: float = 0.45
+    schedule: Schedule
+    generated: float
+    substituted: float
 
 
 @dataclass(frozen=True)
@@ -59,40 +62,67 @@ class Options:
 
     output_dir: Path = BFCL_STARTER_FOLDER
     """The model folder to write. The default is the packaged one."""
-    vocab_size: int = 8_192
+    vocab_size: int = 4_096
     """Entries of the tokenizer, at most."""
-    lend_embeddings: bool = True
-    """Start the word embeddings from SmolLM2-135M's, so that words of like meaning begin alike."""
-    mixture: Mixture = field(default_factory=Mixture)
-    recipe: Recipe = field(default_factory=Recipe)
+    shape: Shape = field(default_factory=Shape)
+    first: Stage = field(default_factory=lambda: Stage(Schedule(tokens=980_000), generated=0.0, substituted=0.4))
+    second: Stage = field(
+        default_factory=lambda: Stage(
+            Schedule(tokens=3_500_000, muon_rate=0.012, adam_rate=2e-3, cool_share=0.8), generated=0.45, substituted=0.35
+        )
+    )
+    workers: int = 1
+    """Processes that share each step; with more than one, give each a thread (OMP_NUM_THREADS=1)."""
+    seed: int = 0
+    """Seed of the initial weights and of the order of everything."""
     samples: int = 4
-    """Samples of each training entry when the result is judged."""
+    """Samples of each task when the result is judged at temperature 1."""
 
 
 def main(options: Options) -> None:
     """Make the starter and say how good it is."""
     entries = training_entries()
-    tokenizer = train_tokenizer(_corpus(entries, Random(options.recipe.seed)), _names(), options.vocab_size)
-    renderer = CompactRenderer(tokenizer)
-    eos, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    model = new_model(options.recipe, len(tokenizer), eos=eos, pad=pad)
-    if options.lend_embeddings:
-        found = lend_embeddings(model, tokenizer, resolve_model(SMOLLM2))
-        _report(f"{found} of {len(tokenizer)} tokens start from SmolLM2's embeddings")
-    examples = _examples(entries, renderer, options.mixture, Random(options.recipe.seed + 1))
+    tokenizer = train_tokenizer(_corpus(entries, Random(options.seed)), _names(), options.vocab_size)
+    tokenizer.chat_template = CHAT_TEMPLATE
     partial = options.output_dir.with_name(options.output_dir.name + ".partial")
-    train(model, examples, options.recipe, _report, lambda seen: _save(model, tokenizer, partial))
-    _save(model, tokenizer, options.output_dir)
-    shutil.rmtree(partial, ignore_errors=True)
-    rng = Random(options.recipe.seed + 2)
-    for name, tasks, samples in (
-        ("training entries", entries, options.samples),
-        ("training entries, other values", [substitute(entry, rng) for entry in entries], 1),
-        ("generated tasks", [generate(seed) for seed in TEST_SEEDS], options.samples),
+    tokenizer.save_pretrained(partial)
+    if options.workers == 1:
+        _train(0, options, partial, None)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            spawn(_train, (options, partial, Path(folder) / "meeting"), nprocs=options.workers)
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    for path in partial.iterdir():
+        os.replace(path, options.output_dir / path.name)
+    partial.rmdir()
+    renderer = CompactRenderer(tokenizer)  # type: ignore[arg-type]
+    rng = Random(options.seed + 1)
+    for name, tasks in (
+        ("training entries", entries),
+        ("training entries, other values", [substitute(entry, rng) for entry in entries]),
+        ("generated tasks", [generate(seed) for seed in TEST_SEEDS]),
     ):
-        for temperature in (0.0, 1.0):
-            rewards = judge(model, renderer, tasks, temperature, samples if temperature else 1)
+        for temperature, samples in ((0.0, 1), (1.0, options.samples)):
+            rewards = judge(options.output_dir, renderer, tasks, temperature, samples)
             _report(f"{name}, temperature {temperature}: reward {sum(rewards) / len(rewards):.3f}")
+
+
+def _train(rank: int, options: Options, folder: Path, meeting: Path | None) -> None:
+    """One worker's training, with the tokenizer of `folder`, which gets the weights. `meeting` is a file all workers share."""
+    if meeting is not None:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=options.workers)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    renderer = CompactRenderer(tokenizer)  # type: ignore[arg-type]
+    eos, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    model = new_model(options.shape, len(tokenizer), eos=eos, pad=pad, seed=options.seed)
+    seeds = iter(range(rank, TEST_SEEDS.start, options.workers))
+    report = _report if rank == 0 else lambda line: None
+    save = (lambda: _save(model, folder)) if rank == 0 else (lambda: None)
+    for number, stage in enumerate((options.first, options.second)):
+        report(f"stage {number + 1}: {stage.schedule.tokens:,} tokens")
+        examples = _examples(training_entries(), renderer, stage, seeds, Random(f"{options.seed}/{number}/{rank}"))
+        train(model, examples, stage.schedule, report, save)
+        save()
 
 
 class EntryPlayer:
@@ -125,32 +155,31 @@ class EntryPlayer:
         if self.attempt.over or self._calls_left < 0:
             self._over = True
             return
-        bridged = self._renderer.bridge_to_next_turn([0], completion, messages or self.attempt.requests)  # type: ignore[arg-type]
+        bridged = self._renderer.bridge_to_next_turn(self._prompt, completion, messages or self.attempt.requests)  # type: ignore[arg-type]
         assert bridged is not None
-        self._prompt = bridged.token_ids[1 + len(completion) :]
+        self._prompt = bridged.token_ids
 
 
 def judge(
-    model: Qwen3ForCausalLM, renderer: CompactRenderer, entries: list[dict[str, Any]], temperature: float, samples: int
+    folder: Path, renderer: CompactRenderer, entries: list[dict[str, Any]], temperature: float, samples: int
 ) -> list[float]:
     """The reward of `samples` attempts at each entry: the fraction of its leading turns that pass."""
     players = [EntryPlayer(entry, renderer) for entry in entries for _ in range(samples)]
-    play_all(model, players, stop_ids=set(renderer.get_stop_token_ids()), temperature=temperature)
+    play_all(folder, players, temperature=temperature)
     return [player.attempt.reward for player in players]
 
 
 def _examples(
-    entries: list[dict[str, Any]], renderer: CompactRenderer, mixture: Mixture, rng: Random
+    entries: list[dict[str, Any]], renderer: CompactRenderer, stage: Stage, seeds: Iterator[int], rng: Random
 ) -> Iterator[Example]:
-    """Episodes without end, in the shares of `mixture`."""
-    seeds = iter(range(TEST_SEEDS.start))
+    """Episodes without end, in the shares of `stage`; the generated ones take their seeds from `seeds`."""
     while True:
         draw = rng.random()
-        if draw < mixture.generated:
+        if draw < stage.generated:
             entry = generate(next(seeds))
         else:
             entry = rng.choice(entries)
-            if draw < mixture.generated + mixture.substituted:
+            if draw < stage.generated + stage.substituted:
                 entry = substitute(entry, rng)
         tools, messages = play(entry)
         rendered = renderer.render(messages, tools=tools)  # type: ignore[arg-type]
@@ -159,8 +188,6 @@ def _examples(
 
 def _corpus(entries: list[dict[str, Any]], rng: Random) -> Iterator[str]:
     """What the tokenizer learns its words from."""
-    for seed in range(2_000):
-        yield _text(generate(seed))
     for entry in entries:
         yield from (_text(entry) for _ in range(4))
         yield from (_text(substitute(entry, rng)) for _ in range(8))
@@ -175,17 +202,15 @@ def _text(entry: dict[str, Any]) -> str:
 
 
 def _names() -> list[str]:
-    """Function and parameter names, the words of the renderer's own scaffold and frequent words: each is one token."""
+    """Function and parameter names, and the words of the renderer's own scaffold: each is one token."""
     docs = [doc for class_name in BACKENDS for doc in function_docs(class_name)]
     names = {doc["name"] for doc in docs} | {name for doc in docs for name in doc["parameters"]["properties"]}
     scaffold = ("system", "user", "assistant", "Tools")
-    return [*sorted(name for name in names if name.replace("_", "").isalpha()), *scaffold, *vocabulary()]
+    return [*sorted(name for name in names if name.replace("_", "").isalpha()), *scaffold]
 
 
-def _save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """A Hugging Face folder in bf16 that names its renderer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(folder)
+def _save(model: Qwen3ForCausalLM, folder: Path) -> None:
+    """The weights in bf16, the configuration, and the name of the renderer, beside the tokenizer."""
     state = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
     weights = {name: value.to(torch.bfloat16).contiguous() for name, value in state.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

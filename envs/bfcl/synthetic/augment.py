@@ -16,44 +16,28 @@ from random import Random
 from typing import Any
 
 from . import words
+from .exchange import COMPANIES, DATE_STYLES, ROUTES, another_like, another_number, ways_to_write
 from .world import World, is_error
 
 _FIXED = frozenset(
-    """mode unit unit_in unit_out travel_class base_currency target_currency grant_type insurance_type option order_type
-    status door ignitionMode sector a activate unlock human_readable precision priority path pedalPosition base
-    last_name first_name""".split()
+    words.word_list(
+        """mode unit unit_in unit_out travel_class base_currency target_currency grant_type insurance_type option order_type
+        status door ignitionMode sector a activate unlock human_readable precision priority path pedalPosition base
+        last_name first_name"""
+    )
 )
 """Parameters whose values are a choice or a convention, not a value of the request."""
 
-_PLACES = frozenset("location city cityA cityB travel_from travel_to symbol stock stocks name travel_date date_of_birth".split())
-"""Parameters whose values the backends know by heart; exchanged, if at all, by the tables below."""
-
-_AMOUNTS = frozenset("amount price budget_limit insurance_cost fuelAmount liter gallon lines distance temperature threshold".split())
-
-_ROUTES = (
-    ("Rivermist", "83214", "Stonebrook", "74532"),
-    ("Maplecrest", "56108", "Silverpine", "62947"),
-    ("Shadowridge", "71354", "Sunset Valley", "83462"),
-    ("Oakendale", "47329", "Willowbend", "52013"),
-    ("Crescent Hollow", "69238", "Autumnville", "51479"),
-    ("San Francisco", "94016", "Rivermist", "83214"),
-    ("Silverpine", "62947", "Oakendale", "47329"),
-    ("San Francisco", "94016", "Silverpine", "62947"),
-    ("Stonebrook", "74532", "San Francisco", "94016"),
+_PLACES = frozenset(
+    words.word_list("location city cityA cityB travel_from travel_to symbol stock stocks name travel_date date_of_birth")
 )
-_COMPANIES = {
-    "AAPL": "Apple",
-    "GOOG": "Google",
-    "TSLA": "Tesla",
-    "MSFT": "Microsoft",
-    "NVDA": "Nvidia",
-    "ZETA": "Zeta Corp",
-    "ALPH": "Alpha Tech",
-    "OMEG": "Omega Industries",
-    "QUAS": "Quasar Ltd.",
-    "NEPT": "Neptune Systems",
-    "SYNX": "Synex Solutions",
-}
+"""Parameters whose values the backends know by heart; exchanged, if at all, by the tables of `exchange`."""
+
+_AMOUNTS = frozenset(
+    words.word_list("amount price budget_limit insurance_cost fuelAmount liter gallon lines distance temperature threshold")
+)
+"""Parameters that are a quantity."""
+
 _SYNONYMS = (
     ("Could you", "Would you", "Can you"),
     ("could you", "would you", "can you", "please"),
@@ -132,25 +116,25 @@ def _mapping(entry: dict[str, Any], text: str, rng: Random) -> dict[str, str]:
                     continue
                 if isinstance(value, str):
                     if len(value) >= 2 and value in text and value not in mapping:
-                        mapping[value] = _like(value, rng)
+                        mapping[value] = another_like(value, rng)
                 elif parameter in _AMOUNTS and not isinstance(value, bool):
-                    for written in _written(value):
+                    for written in ways_to_write(value):
                         if re.search(_bounded(written), text):
-                            mapping[written] = _number_like(written, rng)
+                            mapping[written] = another_number(written, rng)
     unspoken = _unspoken(entry, text)
     for name in _file_names(entry["initial_config"].get("GorillaFileSystem", {})):
         if name not in mapping and name not in unspoken and len(name) > 2:
-            mapping[name] = _like(name, rng)
+            mapping[name] = another_like(name, rng)
     if "get_available_stocks" not in names and "TradingBot" in entry["involved_classes"]:
-        symbols = list(_COMPANIES)
+        symbols = list(COMPANIES)
         shuffled = rng.sample(symbols, len(symbols))
         for old, new in zip(symbols, shuffled, strict=True):
             mapping[old] = new
-            mapping[_COMPANIES[old]] = _COMPANIES[new]
+            mapping[COMPANIES[old]] = COMPANIES[new]
     if "estimate_distance" in names:
         route = _route_of(entry)
         if route is not None:
-            new_route = rng.choice(_ROUTES)
+            new_route = rng.choice(ROUTES)
             mapping.update(zip(route, new_route, strict=True))
     _map_dates(entry, text, mapping, rng)
     return mapping
@@ -166,51 +150,6 @@ def _unspoken(entry: dict[str, Any], text: str) -> set[str]:
     return unspoken
 
 
-def _like(value: str, rng: Random) -> str:
-    """Another value of the kind `value` is."""
-    if re.fullmatch(r"USR\d+", value) or value in (".", "..", "None"):
-        return value
-    if value[0] in "#@" and " " not in value:
-        return value[0] + (words.tag(rng) if value[0] == "#" else words.user_name(rng))
-    if re.fullmatch(r"[\w-]+\.[A-Za-z]{2,4}", value):
-        kept = value.rsplit(".", 1)[1]
-        return f"{words.identifier(rng)}.{kept if rng.random() < 0.5 else rng.choice(words.EXTENSIONS)}"
-    if re.fullmatch(r"[\d-]+", value):
-        return re.sub(r"\d", lambda _: str(rng.randrange(1, 10)), value)
-    if re.search(r"\d", value) and " " not in value:
-        if rng.random() < 0.5:
-            return words.secret(rng)
-        shuffled = re.sub(r"\d", lambda _: str(rng.randrange(10)), value)
-        return re.sub(r"[a-z]{2,}", lambda match: words.noun(rng)[: max(2, len(match[0]))], shuffled)
-    if " " in value:
-        return words.sentence(rng) if len(value) > 24 or value.endswith((".", "!", "?")) else words.title(rng)
-    return words.identifier(rng)
-
-
-def _number_like(written: str, rng: Random) -> str:
-    value = float(written.replace(",", ""))
-    if value == 0:
-        return written
-    if "." in written:
-        decimals = len(written.rsplit(".", 1)[1])
-        return f"{max(value * rng.uniform(0.5, 1.5), 0.01):.{decimals}f}"
-    low = max(1, int(value * 0.5))
-    new = rng.randrange(low, max(low + 2, int(value * 1.5) + 1))
-    if value >= 100 and value % 50 == 0:
-        new = max(50, new // 50 * 50)
-    return f"{new:,}" if "," in written else str(new)
-
-
-def _written(value: float) -> Iterator[str]:
-    """How a request may write a number."""
-    if float(value).is_integer():
-        yield from {str(int(value)), f"{int(value):,}"}
-    yield repr(value)
-
-
-_MONTHS = "January February March April May June July August September October November December".split()
-
-
 def _map_dates(entry: dict[str, Any], text: str, mapping: dict[str, str], rng: Random) -> None:
     """Another day for each travel date, where the request writes it in a way that can be written anew."""
     for turn in entry["ground_truth"]:
@@ -220,34 +159,16 @@ def _map_dates(entry: dict[str, Any], text: str, mapping: dict[str, str], rng: R
                 continue
             year, month, day = (int(part) for part in date.split("-"))
             new_month, new_day = rng.randrange(1, 13), rng.randrange(1, 29)
-            for write in _DATE_STYLES:
+            for write in DATE_STYLES:
                 if write(year, month, day) in text:
                     mapping[write(year, month, day)] = write(year, new_month, new_day)
                     mapping[date] = f"{year}-{new_month:02d}-{new_day:02d}"
                     break
 
 
-def ordinal(day: int) -> str:
-    """1st, 2nd, 3rd, 4th, ..."""
-    return f"{day}{'th' if 10 < day < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day % 10, 'th')}"
-
-
-_DATE_STYLES = (
-    lambda year, month, day: f"{year}-{month:02d}-{day:02d}",
-    lambda year, month, day: f"{_MONTHS[month - 1]} {day}, {year}",
-    lambda year, month, day: f"{_MONTHS[month - 1]} {ordinal(day)}, {year}",
-    lambda year, month, day: f"{_MONTHS[month - 1]} {ordinal(day)} {year}",
-    lambda year, month, day: f"{ordinal(day)} {_MONTHS[month - 1]} {year}",
-    lambda year, month, day: f"{day} {_MONTHS[month - 1]} {year}",
-    lambda year, month, day: f"{_MONTHS[month - 1]} {ordinal(day)}",
-)
-
-
 def _route_of(entry: dict[str, Any]) -> tuple[str, str, str, str] | None:
-    pair = next(
-        call["arguments"] for turn in entry["ground_truth"] for call in turn if call["name"] == "estimate_distance"
-    )
-    for first, first_zip, second, second_zip in _ROUTES:
+    pair = next(call["arguments"] for turn in entry["ground_truth"] for call in turn if call["name"] == "estimate_distance")
+    for first, first_zip, second, second_zip in ROUTES:
         if (first_zip, second_zip) == (pair.get("cityA"), pair.get("cityB")):
             return first, first_zip, second, second_zip
         if (second_zip, first_zip) == (pair.get("cityA"), pair.get("cityB")):
@@ -285,7 +206,7 @@ def _rebuild(
             if mapped != value or value in text:
                 return mapped
         else:
-            for written in _written(value):
+            for written in ways_to_write(value):
                 if written in mapping:
                     number = float(mapping[written].replace(",", ""))
                     return int(number) if isinstance(value, int) else number

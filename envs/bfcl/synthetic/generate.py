@@ -41,13 +41,13 @@ class Difficulty:
             raise ValueError(f"calls should be at least 1, found {self.calls}")
 
 
-def generate(seed: int, difficulty: Difficulty = Difficulty()) -> dict[str, Any]:  # noqa: B008
+def generate(seed: int, difficulty: Difficulty = Difficulty()) -> dict[str, Any]:
     """Task number `seed` at `difficulty`. Deterministic; every ground-truth call runs without an error."""
     for attempt in range(100):
         rng = Random(f"bfcl-synthetic/{seed}/{difficulty.turns}/{difficulty.calls}/{attempt}")
         try:
             return _compose(seed, rng, difficulty)
-        except (Broken, Impossible):
+        except Broken:
             continue
     raise ValueError(f"no task could be made from seed {seed} with {difficulty}; allow more calls a turn")
 
@@ -63,9 +63,9 @@ def _compose(seed: int, rng: Random, difficulty: Difficulty) -> dict[str, Any]:
     turns = difficulty.turns or rng.choices(_TURNS, _TURN_WEIGHTS)[0]
     question, truth = [], []
     for _ in range(turns):
-        text, calls = _turn(scene, difficulty.calls)
+        scene, text = _turn(scene, difficulty.calls)
         question.append([{"role": "user", "content": text}])
-        truth.append(calls)
+        truth.append(scene.calls)
     return {
         "id": f"synthetic_{seed}",
         "question": question,
@@ -84,8 +84,8 @@ def _classes(rng: Random) -> list[str]:
     return [main, side] if side == "MathAPI" or rng.random() < 0.3 else [side, main]
 
 
-def _turn(scene: Scene, most_calls: int) -> tuple[str, list[dict[str, Any]]]:
-    """One user turn: one to three intents of the task's backends, said in one message."""
+def _turn(scene: Scene, most_calls: int) -> tuple[Scene, str]:
+    """One user turn: one to three intents of the task's backends, said in one message; the scene after it."""
     scene.calls = []
     wordings: list[Wording] = []
     played: set[Intent] = set()
@@ -99,23 +99,21 @@ def _turn(scene: Scene, most_calls: int) -> tuple[str, list[dict[str, Any]]]:
         intent = scene.rng.choices(intents, weights)[0]
         if intent in played:
             continue
-        recent = dict(scene.recent)
-        before = len(scene.calls)
+        # Tried on a copy: what cannot be played here, fails, or takes too many calls leaves no trace.
+        trial = copy.deepcopy(scene)
         try:
-            wording = intent(scene)
-        except Impossible:
-            if len(scene.calls) > before:
-                raise Broken(f"{intent.__name__} gave up after it had acted") from None
-            scene.recent = recent
+            wording = intent(trial)
+        except (Impossible, Broken):
             continue
-        if len(scene.calls) > most_calls:
-            raise Broken("more calls than this difficulty allows")
+        if len(trial.calls) > most_calls:
+            continue
+        scene = trial
         wordings.append(wording)
         played.add(intent)
         context = context or domain.CONTEXT
     if not wordings:
         raise Broken("no intent of these backends can be played now")
-    return utter(scene.rng, wordings, context), scene.calls
+    return scene, utter(scene.rng, wordings, context)
 
 
 def _pick_class(scene: Scene) -> str:

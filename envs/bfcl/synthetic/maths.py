@@ -92,7 +92,8 @@ def logarithm(scene: Scene) -> Wording:
     base, precision = scene.pick((2, 3, 5, 6, 8, 10, 10, 10)), scene.rng.randrange(2, 9)
     scene.do("logarithm", value=value, base=base, precision=precision)
     return scene.to_do(
-        "[compute|calculate|determine|find|work out] the [base {base} logarithm of {value}|logarithm of {value} to the base {base}] "
+        "[compute|calculate|determine|find|work out] the [base {base} logarithm of {value}|logarithm of {value} "
+        "to the base {base}] "
         "with [a precision of {precision}[| digits| decimal places]|{precision} digits of precision|precision {precision}]",
         base=base,
         value=spoken,

@@ -49,9 +49,12 @@ def _signed_in(scene: Scene) -> str:
         return ""
     user_id = scene.pick(list(backend.user_map.values()))
     scene.do("message_login", user_id=user_id)
-    return scene.to_do(
-        "[log in as {id} and|log in with my user id {id}, then|sign me in as {id} and]", id=scene.quoted(user_id)
-    ).text + " "
+    return (
+        scene.to_do(
+            "[log in as {id} and|log in with my user id {id}, then|sign me in as {id} and]", id=scene.quoted(user_id)
+        ).text
+        + " "
+    )
 
 
 def login(scene: Scene) -> Wording:
@@ -73,7 +76,9 @@ def send(scene: Scene) -> Wording:
     by_id = scene.chance(0.45)
     if by_id:
         receiver = people[name]
-        spoken = scene.to_do("[{id}|the user {id}|the user with the ID {id}|my friend {id}|{name} (id {id})]", id=receiver, name=name).text
+        spoken = scene.to_do(
+            "[{id}|the user {id}|the user with the ID {id}|my friend {id}|{name} (id {id})]", id=receiver, name=name
+        ).text
     else:
         receiver = scene.do("get_user_id", user=name)["user_id"]
         spoken = scene.to_do("[{name}|my colleague {name}|my friend {name}]", name=name).text
@@ -81,11 +86,11 @@ def send(scene: Scene) -> Wording:
     scene.recent["receiver"] = receiver
     scene.recent["receiver_name"] = name
     return scene.to_do(
-        lead
-        + "[[send|write] [a message|a note|a quick note|a short message] to {spoken} [saying|that says|with the text|reading] {text}"
+        lead + "[[send|write] [a message|a note|a quick note|a short message] to {spoken} [saying|that says|with the "
+        "text|reading] {text}"
         "|[message|text|notify|tell|inform] {spoken}[:| with| with the message|, the text being] {text}]",
         spoken=spoken,
-        text=f'"{text}"' if "'" in text else f"'{text}'",
+        text=scene.said(text),
     )
 
 
@@ -93,7 +98,8 @@ def look_back(scene: Scene) -> Wording:
     lead = _signed_in(scene)
     scene.do("view_messages_sent")
     return scene.to_do(
-        lead + "[show|display|list|review|pull up|give me] all [the|my|] messages [I have sent|I sent|that I've sent so far|sent by me]"
+        lead + "[show|display|list|review|pull up|give me] all [the|my|] messages [I have sent|I sent|that I've sent "
+        "so far|sent by me]"
     )
 
 
@@ -116,7 +122,8 @@ def search(scene: Scene) -> Wording:
     keyword = scene.pick(options) if options else "report"
     scene.do("search_messages", keyword=keyword)
     return scene.to_do(
-        lead + "[search|look through] my messages for [the word|the keyword|anything about|] {keyword}", keyword=scene.quoted(keyword)
+        lead + "[search|look through] my messages for [the word|the keyword|anything about|] {keyword}",
+        keyword=scene.quoted(keyword),
     )
 
 
@@ -133,7 +140,7 @@ def add_contact(scene: Scene) -> Wording:
         return scene.to_do(
             lead + "[add|register] {name} [as a new contact|to my contacts] and [send them|write them|tell them] {text}",
             name=scene.quoted(name),
-            text=f'"{text}"' if "'" in text else f"'{text}'",
+            text=scene.said(text),
         )
     return scene.to_do(lead + "[add|register] {name} [as a new contact|to my contacts|to the workspace]", name=scene.quoted(name))
 

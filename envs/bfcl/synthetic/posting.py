@@ -99,8 +99,12 @@ def post(scene: Scene) -> Wording:
         shown = [tag if scene.chance(0.6) else scene.quoted(tag) for tag in tags]
         if scene.chance(0.2):
             shown = [tag[1:] for tag in tags]
-        ending += _said(scene, "[with the hashtag{s}|and the tag{s}|tagged with|using the hashtag{s}|, tagging it with] {tags}",
-                              s="s" if len(tags) > 1 else "", tags=" and ".join(shown))
+        ending += _said(
+            scene,
+            "[with the hashtag{s}|and the tag{s}|tagged with|using the hashtag{s}|, tagging it with] {tags}",
+            s="s" if len(tags) > 1 else "",
+            tags=" and ".join(shown),
+        )
     if mentions:
         arguments["mentions"] = mentions
         ending += _said(scene, "[and mention|mentioning|, and mention|while mentioning] {who}", who=" and ".join(mentions))
@@ -108,7 +112,7 @@ def post(scene: Scene) -> Wording:
     return scene.to_do(
         "[post|publish|send out|share|compose|put out] [a tweet|a tweet|an update on Twitter] "
         "[saying|that says|that reads|with the text|stating|with the content] {content}{ending}{credentials}",
-        content=f'"{content}"' if "'" in content else f"'{content}'",
+        content=scene.said(content),
         ending=ending,
         credentials=spaced(credentials),
     )
@@ -120,9 +124,10 @@ def comment(scene: Scene) -> Wording:
     content = words.sentence(scene.rng)
     scene.do("comment", tweet_id=number, comment_content=content)
     return scene.to_do(
-        "[comment on {tweet} [with|saying]|add [a|the] comment to {tweet}[:| saying| that says]|leave a comment under {tweet} saying|reply to {tweet} with the comment] {content}",
+        "[comment on {tweet} [with|saying]|add [a|the] comment to {tweet}[:| saying| that says]|leave a comment "
+        "under {tweet} saying|reply to {tweet} with the comment] {content}",
         tweet=spoken,
-        content=f'"{content}"' if "'" in content else f"'{content}'",
+        content=scene.said(content),
     )
 
 
@@ -185,7 +190,9 @@ def search(scene: Scene) -> Wording:
     tweet = scene.pick(list(scene.backend(CLASS).tweets.values()))
     keyword = scene.pick([word.strip(".,!?:") for word in tweet["content"].split() if len(word) > 3] or ["news"])
     scene.do("search_tweets", keyword=keyword)
-    return scene.to_do("[search|look] for tweets [about|with the word|containing|that mention] {keyword}", keyword=scene.quoted(keyword))
+    return scene.to_do(
+        "[search|look] for tweets [about|with the word|containing|that mention] {keyword}", keyword=scene.quoted(keyword)
+    )
 
 
 def comments(scene: Scene) -> Wording:

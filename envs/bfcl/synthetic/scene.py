@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class Impossible(Exception):
-    """This intent cannot be played in this scene; nothing was done."""
+    """This intent cannot be played in this scene."""
 
 
 class Broken(Exception):
-    """A call that should have worked returned an error; the scene is given up and made anew."""
+    """A call that should have worked returned an error."""
 
 
 class Scene:
@@ -74,6 +74,11 @@ class Scene:
             return value
         return f'"{value}"' if draw > 0.92 else f"'{value}'"
 
+    @staticmethod
+    def said(text: str) -> str:
+        """A message in quotes that it does not contain itself."""
+        return f'"{text}"' if "'" in text else f"'{text}'"
+
     def to_do(self, template: str, **values: object) -> Do:
         return Do(say(self.rng, template, **values))
 
@@ -82,4 +87,4 @@ class Scene:
 
 
 Intent = Callable[[Scene], Wording]
-"""Acts on the scene and words the request; raises Impossible before it has done anything."""
+"""Acts on the scene and words the request; raises Impossible where there is nothing to act on."""

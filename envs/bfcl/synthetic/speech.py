@@ -130,4 +130,3 @@ def spaced(text: str) -> str:
 
 def _lower(text: str) -> str:
     return text if text[:2] in ("I ", "I'") or text[:1] in "'\"" else text[0].lower() + text[1:]
-

@@ -64,11 +64,15 @@ def _ticket(scene: Scene, *states: str) -> tuple[int, str]:
     queue = {ticket["id"]: ticket for ticket in scene.backend(CLASS).ticket_queue}
     options = [number for number, ticket in queue.items() if not states or ticket["status"] in states]
     recent = scene.recent.get("ticket")
-    if recent in options and scene.chance(0.65):
-        return recent, scene.to_do("[that ticket|the ticket|it|the ticket I just created|my latest ticket|the recent ticket]").text
+    if recent is not None and recent in options and scene.chance(0.65):
+        return recent, scene.to_do(
+            "[that ticket|the ticket|it|the ticket I just created|my latest ticket|the recent ticket]"
+        ).text
     number = scene.pick(options)
     scene.recent["ticket"] = number
-    return number, scene.to_do("[ticket {id}|the ticket with id {id}|ticket number {id}|the ticket with the ID {id}]", id=number).text
+    return number, scene.to_do(
+        "[ticket {id}|the ticket with id {id}|ticket number {id}|the ticket with the ID {id}]", id=number
+    ).text
 
 
 def sign_in(scene: Scene) -> Wording:
@@ -94,9 +98,11 @@ def create(scene: Scene) -> Wording:
     if scene.chance(0.8):
         arguments["description"] = words.sentence(scene.rng)
         text = arguments["description"]
-        ending += _said(scene, 
-            "[and the description|with the description|, described as|, the description being|and a description that says] {text}",
-            text=f'"{text}"' if "'" in text else f"'{text}'",
+        ending += _said(
+            scene,
+            "[and the description|with the description|, described as|, the description being|and a description "
+            "that says] {text}",
+            text=scene.said(text),
         )
     if scene.chance(0.7):
         arguments["priority"] = scene.rng.randrange(1, 6)
@@ -104,13 +110,15 @@ def create(scene: Scene) -> Wording:
         if named and scene.chance(0.5):
             ending += f" with the {named} priority"
         else:
-            ending += _said(scene, 
+            ending += _said(
+                scene,
                 "[with priority {n}|and priority {n}|at priority level {n}|, priority {n}|with a priority of {n}]",
                 n=arguments["priority"],
             )
     scene.recent["ticket"] = scene.do("create_ticket", **arguments)["id"]
     return scene.to_do(
-        "[create|open|file|submit|raise|draft|lodge] a [support|new|] ticket [titled|with the title|called|named|labeled] {title}{ending}{credentials}",
+        "[create|open|file|submit|raise|draft|lodge] a [support|new|] ticket [titled|with the "
+        "title|called|named|labeled] {title}{ending}{credentials}",
         title=scene.quoted(title),
         ending=ending,
         credentials=spaced(credentials),
@@ -134,9 +142,10 @@ def resolve(scene: Scene) -> Wording:
     text = words.sentence(scene.rng)
     scene.do("resolve_ticket", ticket_id=number, resolution=text)
     return scene.to_do(
-        "[resolve {ticket} with [the resolution|the note|the message]|mark {ticket} as resolved with [the resolution|the comment]|resolve {ticket}, stating] {text}",
+        "[resolve {ticket} with [the resolution|the note|the message]|mark {ticket} as resolved with [the "
+        "resolution|the comment]|resolve {ticket}, stating] {text}",
         ticket=spoken,
-        text=f'"{text}"' if "'" in text else f"'{text}'",
+        text=scene.said(text),
     )
 
 
@@ -162,7 +171,9 @@ def mine(scene: Scene) -> Wording:
         return scene.to_do("[list|show me|pull up] all [my tickets|tickets I created|the tickets I opened]")
     status = scene.pick(("Open", "Closed", "Resolved"))
     scene.do("get_user_tickets", status=status)
-    return scene.to_do("[list|show me|pull up] [all|] my tickets [with the status|that have status] {status}", status=scene.quoted(status))
+    return scene.to_do(
+        "[list|show me|pull up] [all|] my tickets [with the status|that have status] {status}", status=scene.quoted(status)
+    )
 
 
 def sign_out(scene: Scene) -> Wording:

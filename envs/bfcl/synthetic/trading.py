@@ -2,100 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import Any
-
 from . import words
+from .market import CLASS, COMPANIES, CONTEXT, account_of, config, order_of, stock_of
 from .scene import Intent, Scene
 from .speech import Wording
 
-CLASS = "TradingBot"
-
-COMPANIES = {
-    "AAPL": "Apple",
-    "GOOG": "Google",
-    "TSLA": "Tesla",
-    "MSFT": "Microsoft",
-    "NVDA": "Nvidia",
-    "ZETA": "Zeta Corp",
-    "ALPH": "Alpha Tech",
-    "OMEG": "Omega Industries",
-    "QUAS": "Quasar Ltd.",
-    "NEPT": "Neptune Systems",
-    "SYNX": "Synex Solutions",
-    "AMZN": "Amazon",
-}
-
-CONTEXT = (
-    "[I've been watching the markets closely|The markets are moving|Prices look attractive today|The trend looks promising].",
-    "[I'm rebalancing my portfolio|My portfolio needs some attention|I want to diversify|My broker gave me a hint].",
-    "[I'm cautious with my investments|I don't want to miss this opportunity|Market dynamics changed overnight].",
-    "[I keep an eye on a few companies|I am new to investing|My strategy depends on it].",
-)
-
-
-def config(rng: Random) -> dict[str, Any] | None:
-    """An open account, signed in more often than not, with prices of its own."""
-    symbols = rng.sample(list(COMPANIES), rng.randrange(7, 12))
-    stocks = {}
-    for symbol in symbols:
-        price = round(rng.uniform(15, 900), 2)
-        stocks[symbol] = {
-            "price": price,
-            "percent_change": round(rng.uniform(-4, 4), 2),
-            "volume": round(rng.uniform(0.1, 9), 3),
-            "MA(5)": round(price * rng.uniform(0.97, 1.03), 2),
-            "MA(20)": round(price * rng.uniform(0.93, 1.07), 2),
-        }
-    counter = rng.randrange(10_000, 99_999)
-    orders: dict[str, Any] = {}
-    for number in range(counter - rng.randrange(1, 4), counter):
-        symbol = rng.choice(symbols)
-        orders[str(number)] = {
-            "id": number,
-            "order_type": rng.choice(("Buy", "Sell")),
-            "symbol": symbol,
-            "price": stocks[symbol]["price"],
-            "amount": rng.randrange(1, 60),
-            "status": rng.choice(("Completed", "Pending", "Open")),
-        }
-    return {
-        "orders": orders,
-        "account_info": {
-            "account_id": rng.randrange(10_000, 99_999),
-            "balance": float(rng.randrange(20_000, 900_000)),
-            "binding_card": rng.randrange(10**15, 10**16),
-        },
-        "authenticated": rng.random() < 0.8,
-        "market_status": rng.choice(("Open", "Open", "Closed")),
-        "order_counter": counter,
-        "stocks": stocks,
-        "watch_list": rng.sample(symbols, rng.randrange(1, 4)),
-        "transaction_history": [],
-        "random_seed": rng.randrange(10_000, 999_999),
-    }
-
-
-def _account(scene: Scene) -> Any:
-    backend = scene.backend(CLASS)
-    scene.need(backend.authenticated)
-    return backend
-
-
-def _stock(scene: Scene) -> tuple[str, str]:
-    """A stock, and how the request names it: by symbol, by company, or as the one just spoken of."""
-    recent = scene.recent.get("symbol")
-    if recent in scene.backend(CLASS).stocks and scene.chance(0.45):
-        return recent, scene.to_do("[this stock|that stock|the stock|this company|it|the same stock]").text
-    symbol = scene.pick(list(scene.backend(CLASS).stocks))
-    scene.recent["symbol"] = symbol
-    company = COMPANIES[symbol]
-    return symbol, scene.to_do(
-        "[{symbol}|{quoted}|{company}|{company}|the stock {symbol}|the stock of {company}|the company {company}|{company} ({symbol})]",
-        symbol=symbol,
-        quoted=scene.quoted(symbol),
-        company=scene.quoted(company) if scene.chance(0.3) else company,
-    ).text
+__all__ = ["CLASS", "CONTEXT", "INTENTS", "config"]
 
 
 def sign_in(scene: Scene) -> Wording:
@@ -111,11 +23,12 @@ def sign_in(scene: Scene) -> Wording:
 
 
 def quote(scene: Scene) -> Wording:
-    symbol, spoken = _stock(scene)
+    symbol, spoken = stock_of(scene)
     scene.do("get_stock_info", symbol=symbol)
     if scene.chance(0.25):
         return scene.to_ask(
-            "[What is the current price of|How is|What can you tell me about] {stock}[ doing| at the moment| right now|]?", stock=spoken
+            "[What is the current price of|How is|What can you tell me about] {stock}[ doing| at the moment| right now|]?",
+            stock=spoken,
         )
     return scene.to_do(
         "[show|fetch|get|retrieve|pull up|give me|look up|provide] [the latest|the current|detailed|all the|the] "
@@ -125,8 +38,8 @@ def quote(scene: Scene) -> Wording:
 
 
 def buy_at_market(scene: Scene) -> Wording:
-    account = _account(scene)
-    symbol, spoken = _stock(scene)
+    account = account_of(scene)
+    symbol, spoken = stock_of(scene)
     price, side = account.stocks[symbol]["price"], "Buy" if scene.chance(0.8) else "Sell"
     limit = int(account.account_info["balance"] // price) if side == "Buy" else 500
     scene.need(limit >= 1)
@@ -135,17 +48,22 @@ def buy_at_market(scene: Scene) -> Wording:
         amount = max(5, amount // 10 * 10)
     price = scene.do("get_stock_info", symbol=symbol)["price"]
     scene.recent["order"] = scene.do("place_order", order_type=side, symbol=symbol, price=price, amount=amount)["order_id"]
-    verb = "[buy|purchase|acquire|place a buy order for|place an order for|order]" if side == "Buy" else "[sell|place a sell order for]"
+    verb = (
+        "[buy|purchase|acquire|place a buy order for|place an order for|order]"
+        if side == "Buy"
+        else "[sell|place a sell order for]"
+    )
     return scene.to_do(
-        verb + " {amount} [shares|shares|units] of {stock} at the [current|present|prevailing|going|latest] [market price|price|market rate|rate]",
+        verb + " {amount} [shares|shares|units] of {stock} at the [current|present|prevailing|going|latest] [market "
+        "price|price|market rate|rate]",
         amount=amount,
         stock=spoken,
     )
 
 
 def buy_at_price(scene: Scene) -> Wording:
-    account = _account(scene)
-    symbol, spoken = _stock(scene)
+    account = account_of(scene)
+    symbol, spoken = stock_of(scene)
     side = "Buy" if scene.chance(0.8) else "Sell"
     price = scene.rng.randrange(10, 900) if scene.chance(0.6) else round(scene.rng.uniform(10, 900), 2)
     limit = int(account.account_info["balance"] // price) if side == "Buy" else 500
@@ -154,54 +72,45 @@ def buy_at_price(scene: Scene) -> Wording:
     scene.recent["order"] = scene.do("place_order", order_type=side, symbol=symbol, price=price, amount=amount)["order_id"]
     verb = "[buy|purchase|acquire|place a buy order for|order]" if side == "Buy" else "[sell|place a sell order for]"
     return scene.to_do(
-        verb + " {amount} [shares|shares|units] of {stock} [at|for] [${price}|${price}|{price} dollars] [each|per share|a share|apiece]",
+        verb + " {amount} [shares|shares|units] of {stock} [at|for] [${price}|${price}|{price} dollars] [each|per "
+        "share|a share|apiece]",
         amount=amount,
         stock=spoken,
         price=price,
     )
 
 
-def _order(scene: Scene) -> tuple[int, str]:
-    orders = scene.backend(CLASS).orders
-    recent = scene.recent.get("order")
-    if recent in orders and scene.chance(0.8):
-        return recent, scene.to_do(
-            "[that order|the order|this order|my latest order|the order I just placed|my most recent order|the recent order|it]"
-        ).text
-    number = scene.pick(list(orders))
-    scene.recent["order"] = number
-    return number, scene.to_do("[order {id}|the order with id {id}|order number {id}|the order with the ID {id}]", id=number).text
-
-
 def order_details(scene: Scene) -> Wording:
-    number, spoken = _order(scene)
+    number, spoken = order_of(scene)
     scene.do("get_order_details", order_id=number)
     return scene.to_do(
-        "[show|fetch|retrieve|give me|provide|pull up|review] [the details|the specifics|the particulars|all the details|the status] of {order}",
+        "[show|fetch|retrieve|give me|provide|pull up|review] [the details|the specifics|the particulars|all "
+        "the details|the status] of {order}",
         order=spoken,
     )
 
 
 def cancel(scene: Scene) -> Wording:
-    number, spoken = _order(scene)
+    number, spoken = order_of(scene)
     scene.need(scene.backend(CLASS).orders[number]["status"] in ("Open", "Pending"))
     scene.do("cancel_order", order_id=number)
     return scene.to_do("[cancel|revoke|withdraw|call off|retract] {order}", order=spoken)
 
 
 def details_and_cancel(scene: Scene) -> Wording:
-    number, spoken = _order(scene)
+    number, spoken = order_of(scene)
     scene.need(scene.backend(CLASS).orders[number]["status"] in ("Open", "Pending"))
     scene.do("get_order_details", order_id=number)
     scene.do("cancel_order", order_id=number)
     return scene.to_do(
-        "[show|review|check] [the details of|the status of] {order} and [cancel|revoke|withdraw] it[ if it has not gone through yet| afterwards|]",
+        "[show|review|check] [the details of|the status of] {order} and [cancel|revoke|withdraw] it[ if it has "
+        "not gone through yet| afterwards|]",
         order=spoken,
     )
 
 
 def account(scene: Scene) -> Wording:
-    _account(scene)
+    account_of(scene)
     scene.do("get_account_info")
     return scene.to_do(
         "[show|give me|display|summarize|provide] [my account details|an overview of my account|my account information"
@@ -211,31 +120,36 @@ def account(scene: Scene) -> Wording:
 
 def watch(scene: Scene) -> Wording:
     backend = scene.backend(CLASS)
-    symbol, spoken = _stock(scene)
+    symbol, spoken = stock_of(scene)
     scene.need(symbol not in backend.watch_list)
     scene.do("add_to_watchlist", stock=symbol)
     return scene.to_do("[add|put|include] {stock} [to|on|in] my [watchlist|watch list|list of watched stocks]", stock=spoken)
 
 
 def unwatch(scene: Scene) -> Wording:
-    symbol = scene.pick(_account(scene).watch_list)
+    symbol = scene.pick(account_of(scene).watch_list)
     scene.do("remove_stock_from_watchlist", symbol=symbol)
     spoken = symbol if scene.chance(0.5) else COMPANIES[symbol]
     return scene.to_do("[remove|drop|take|delete] {stock} [from|off] my [watchlist|watch list]", stock=scene.quoted(spoken))
 
 
 def watchlist(scene: Scene) -> Wording:
-    _account(scene)
+    account_of(scene)
     watched = scene.do("get_watchlist")["watchlist"]
     if watched:
         scene.recent["symbol"] = watched[-1]
     if scene.chance(0.3):
-        return scene.to_ask("[What's on my watchlist|Which stocks am I watching|Which stocks are on my watch list][ right now| at present|]?")
-    return scene.to_do("[show|list|display|review|pull up|tell me] [my watchlist|the stocks on my watchlist|the stocks I am tracking|all watched stocks]")
+        return scene.to_ask(
+            "[What's on my watchlist|Which stocks am I watching|Which stocks are on my watch list][ right now| at present|]?"
+        )
+    return scene.to_do(
+        "[show|list|display|review|pull up|tell me] [my watchlist|the stocks on my watchlist|the stocks I am "
+        "tracking|all watched stocks]"
+    )
 
 
 def watched_details(scene: Scene) -> Wording:
-    watched = list(_account(scene).watch_list)
+    watched = list(account_of(scene).watch_list)
     scene.need(1 <= len(watched) <= 3)
     scene.do("get_watchlist")
     for symbol in watched:
@@ -244,7 +158,7 @@ def watched_details(scene: Scene) -> Wording:
 
 
 def fund(scene: Scene) -> Wording:
-    _account(scene)
+    account_of(scene)
     amount = scene.rng.randrange(100, 20_000) if scene.chance(0.5) else scene.rng.randrange(1, 100) * 500
     scene.do("fund_account", amount=amount)
     return scene.to_do(
@@ -255,22 +169,26 @@ def fund(scene: Scene) -> Wording:
 
 
 def withdraw(scene: Scene) -> Wording:
-    account = _account(scene)
+    account = account_of(scene)
     scene.need(account.market_status == "Open" and account.account_info["balance"] > 2000)
     amount = scene.rng.randrange(50, 2000)
     scene.do("withdraw_funds", amount=amount)
-    return scene.to_do("[withdraw|take out|cash out] [${amount}|{amount} dollars] from [my account|my trading account]", amount=amount)
+    return scene.to_do(
+        "[withdraw|take out|cash out] [${amount}|{amount} dollars] from [my account|my trading account]", amount=amount
+    )
 
 
 def history(scene: Scene) -> Wording:
-    _account(scene)
+    account_of(scene)
     if scene.chance(0.5):
         numbers = scene.do("get_order_history")["history"]
         if numbers:
             scene.recent["order"] = numbers[-1]
         return scene.to_do("[show|list|retrieve] [my order history|the ids of all my orders|all my past orders]")
     scene.do("get_transaction_history")
-    return scene.to_do("[show|list|retrieve] [my transaction history|all my transactions|the history of deposits and withdrawals]")
+    return scene.to_do(
+        "[show|list|retrieve] [my transaction history|all my transactions|the history of deposits and withdrawals]"
+    )
 
 
 def sector(scene: Scene) -> Wording:
@@ -288,7 +206,8 @@ def sector(scene: Scene) -> Wording:
             nth=("first", "second", "third", "fourth")[position],
         )
     return scene.to_do(
-        "[list|show|identify|give me|compile] [all|] [the available|the|available] [stocks|stock symbols] [in|of|from] the {sector} sector",
+        "[list|show|identify|give me|compile] [all|] [the available|the|available] [stocks|stock symbols] "
+        "[in|of|from] the {sector} sector",
         sector=name if scene.chance(0.7) else name.lower(),
     )
 
@@ -311,7 +230,8 @@ def alert(scene: Scene) -> Wording:
     threshold = scene.rng.randrange(1, 8)
     scene.do("notify_price_change", stocks=symbols, threshold=threshold)
     return scene.to_do(
-        "[notify me|tell me|alert me] [if|whether|in case] {stocks} [moved|changed] by [more than|at least] {threshold}[%| percent]",
+        "[notify me|tell me|alert me] [if|whether|in case] {stocks} [moved|changed] by [more than|at least] "
+        "{threshold}[%| percent]",
         stocks=" and ".join(symbols),
         threshold=threshold,
     )
@@ -329,17 +249,21 @@ def symbol_of(scene: Scene) -> Wording:
     scene.backend(CLASS)
     symbol = scene.pick(list(COMPANIES))
     scene.do("get_symbol_by_name", name=COMPANIES[symbol])
-    return scene.to_do("[find|look up|tell me] the [ticker|stock|] symbol [of|for] {company}", company=scene.quoted(COMPANIES[symbol]))
+    return scene.to_do(
+        "[find|look up|tell me] the [ticker|stock|] symbol [of|for] {company}", company=scene.quoted(COMPANIES[symbol])
+    )
 
 
 def status(scene: Scene) -> Wording:
     scene.backend(CLASS)
     scene.do("trading_get_login_status")
-    return scene.to_do("[check|verify|tell me] [whether|if] I am [logged in to|signed in to] [the trading platform|my trading account]")
+    return scene.to_do(
+        "[check|verify|tell me] [whether|if] I am [logged in to|signed in to] [the trading platform|my trading account]"
+    )
 
 
 def sign_out(scene: Scene) -> Wording:
-    _account(scene)
+    account_of(scene)
     scene.do("trading_logout")
     return scene.to_do("[log me out of|sign out of|log out of] [the trading platform|my trading account|the trading system]")
 

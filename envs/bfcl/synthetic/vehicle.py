@@ -1,4 +1,4 @@
-"""The car: doors, engine, fuel, climate, tires and the way to go."""
+"""The car: doors, engine, fuel, climate and tires."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from random import Random
 from typing import Any
 
 from . import words
+from .journeys import CLASS, distance, feasible, navigate, shop, tires_and_shop, zip_code
 from .scene import Intent, Scene
 from .speech import Wording
 
-CLASS = "VehicleControlAPI"
+__all__ = ["CLASS", "CONTEXT", "INTENTS", "config"]
 
 CONTEXT = (
     "[I'm about to hit the road|I have a long drive ahead|We are leaving soon|A road trip is coming up].",
@@ -17,19 +18,7 @@ CONTEXT = (
     "[The car has been parked for a week|My car made a strange noise|I just got back to my car|I rented this car yesterday].",
     "[The weather is lovely for a drive|It is getting dark outside|It is hot in here|It's freezing in here].",
 )
-
 DOORS = ["driver", "passenger", "rear_left", "rear_right"]
-_ROUTES = {
-    ("Rivermist", "Stonebrook"): 750.0,
-    ("Maplecrest", "Silverpine"): 320.0,
-    ("Shadowridge", "Sunset Valley"): 450.0,
-    ("Oakendale", "Willowbend"): 290.0,
-    ("Crescent Hollow", "Autumnville"): 630.0,
-    ("San Francisco", "Rivermist"): 980.0,
-    ("Silverpine", "Oakendale"): 1053.0,
-    ("San Francisco", "Silverpine"): 780.0,
-    ("Stonebrook", "San Francisco"): 880.0,
-}
 
 
 def config(rng: Random) -> dict[str, Any] | None:
@@ -55,8 +44,7 @@ def config(rng: Random) -> dict[str, Any] | None:
         "cruiseStatus": "inactive",
         "destination": "None",
         **{
-            f"{place}TirePressure": float(rng.randrange(28, 37))
-            for place in ("frontLeft", "frontRight", "rearLeft", "rearRight")
+            f"{place}TirePressure": float(rng.randrange(28, 37)) for place in ("frontLeft", "frontRight", "rearLeft", "rearRight")
         },
     }
 
@@ -76,10 +64,12 @@ def start(scene: Scene) -> Wording:
     _start(scene, locked)
     if locked:
         return scene.to_do(
-            "[start|fire up|ignite] the [engine|car|motor][: all the doors are locked already|; the doors are already locked|, the doors being locked already]"
+            "[start|fire up|ignite] the [engine|car|motor][: all the doors are locked already|; the doors are "
+            "already locked|, the doors being locked already]"
         )
     return scene.to_do(
-        "[start|fire up|ignite|turn on|get going|activate] the [engine|car|motor|vehicle][ for me| using the START mode| in START mode| now|]"
+        "[start|fire up|ignite|turn on|get going|activate] the [engine|car|motor|vehicle][ for me| using the "
+        "START mode| in START mode| now|]"
         "[, making sure that the doors are locked|, with all doors securely locked|]"
     )
 
@@ -89,7 +79,8 @@ def brake_and_start(scene: Scene) -> Wording:
     scene.do("activateParkingBrake", mode="engage")
     _start(scene, False)
     return scene.to_do(
-        "[start|fire up|turn on] the [engine|car] [with the parking brake engaged and the doors locked|after locking the doors and engaging the handbrake"
+        "[start|fire up|turn on] the [engine|car] [with the parking brake engaged and the doors locked|after "
+        "locking the doors and engaging the handbrake"
         "|, making sure that the handbrake is engaged and every door is locked]"
     )
 
@@ -122,7 +113,10 @@ def lock_some(scene: Scene) -> Wording:
     scene.do("lockDoors", unlock=unlock, door=doors)
     spoken = " and ".join({"rear_left": "rear left", "rear_right": "rear right"}.get(door, door) for door in doors)
     return scene.to_do(
-        "{verb} [only|just|] the {doors} door{s}", verb="unlock" if unlock else "lock", doors=spoken, s="s" if len(doors) > 1 else ""
+        "{verb} [only|just|] the {doors} door{s}",
+        verb="unlock" if unlock else "lock",
+        doors=spoken,
+        s="s" if len(doors) > 1 else "",
     )
 
 
@@ -133,7 +127,8 @@ def fill(scene: Scene) -> Wording:
     amount = scene.rng.randrange(2, int(room) + 1) if scene.chance(0.75) else round(scene.rng.uniform(1, room - 1), 1)
     scene.do("fillFuelTank", fuelAmount=amount)
     return scene.to_do(
-        "[[fill|top up|refuel] [the tank|my tank|the fuel tank|my car] with {amount} [gallons|more gallons|gallons of gasoline|gallons of fuel]"
+        "[[fill|top up|refuel] [the tank|my tank|the fuel tank|my car] with {amount} [gallons|more "
+        "gallons|gallons of gasoline|gallons of fuel]"
         "|[add|put] {amount} gallons of [gas|gasoline|fuel] [to|into] [the tank|my tank]]",
         amount=amount,
     )
@@ -160,7 +155,9 @@ def fill_liters(scene: Scene) -> Wording:
     gallons = scene.do("liter_to_gallon", liter=liters)["gallon"]
     scene.do("fillFuelTank", fuelAmount=round(gallons, 2))
     return scene.to_do(
-        "[fill|refuel|top up] [the tank|my tank|the car] with {liters} [liters|liters of gasoline|litres of fuel][, rounding the gallons to two decimals|, with the gallon amount rounded to two decimal places|. Round the gallons to 2 decimal digits]",
+        "[fill|refuel|top up] [the tank|my tank|the car] with {liters} [liters|liters of gasoline|litres of "
+        "fuel][, rounding the gallons to two decimals|, with the gallon amount rounded to two decimal places|. "
+        "Round the gallons to 2 decimal digits]",
         liters=liters,
     )
 
@@ -170,7 +167,9 @@ def convert(scene: Scene) -> Wording:
     amount = scene.rng.randrange(2, 120)
     if scene.chance(0.5):
         scene.do("liter_to_gallon", liter=amount)
-        return scene.to_do("[convert {n} liters [of fuel|of gasoline|] to gallons|tell me how many gallons {n} liters are]", n=amount)
+        return scene.to_do(
+            "[convert {n} liters [of fuel|of gasoline|] to gallons|tell me how many gallons {n} liters are]", n=amount
+        )
     scene.do("gallon_to_liter", gallon=amount)
     return scene.to_do("[convert {n} gallons [of fuel|of gasoline|] to liters|tell me how many liters {n} gallons are]", n=amount)
 
@@ -199,90 +198,8 @@ def tires(scene: Scene) -> Wording:
     result = scene.do("check_tire_pressure")
     scene.recent["numbers"] = [value for key, value in result.items() if key.endswith("TirePressure")]
     return scene.to_do(
-        "[check|inspect|verify|measure|look at] [the tire pressure|the pressure of all tires|my tire pressure|the tires|the pressure of each tire]"
-    )
-
-
-def tires_and_shop(scene: Scene) -> Wording:
-    scene.backend(CLASS)
-    result = scene.do("check_tire_pressure")
-    pressures = [value for key, value in result.items() if key.endswith("TirePressure")]
-    scene.recent["numbers"] = pressures
-    low = scene.chance(0.8)
-    limit = int(min(pressures)) + scene.rng.randrange(1, 8) if low else int(min(pressures)) - scene.rng.randrange(0, 4)
-    drive = scene.chance(0.4)
-    if low:
-        shop = scene.do("find_nearest_tire_shop")["shopLocation"]
-        if drive:
-            scene.do("set_navigation", destination=shop)
-    then = "[take me to|navigate to|set the navigation to]" if drive else "[find|point me to|look up|tell me]"
-    return scene.to_do(
-        "[check|inspect] [the tire pressure|all the tires] and[,|] if [any|one|any of them] [is|falls|drops] [below|under] {limit}[ psi| PSI|], "
-        + then
-        + " the [nearest|closest] tire [shop|service|shop]",
-        limit=limit,
-    )
-
-
-def shop(scene: Scene) -> Wording:
-    scene.backend(CLASS)
-    place = scene.do("find_nearest_tire_shop")["shopLocation"]
-    if scene.chance(0.5):
-        scene.do("set_navigation", destination=place)
-        return scene.to_do("[find the nearest tire shop and [navigate there|set the navigation to it|take me there]|[navigate|take me] to the nearest tire shop]")
-    return scene.to_do("[find|locate|look up|tell me] the [nearest|closest] tire [shop|service center|shop]")
-
-
-def distance(scene: Scene) -> Wording:
-    scene.backend(CLASS)
-    start, end = scene.pick(list(_ROUTES))
-    if scene.chance(0.5):
-        start, end = end, start
-    first = scene.do("get_zipcode_based_on_city", city=start)["zipcode"]
-    second = scene.do("get_zipcode_based_on_city", city=end)["zipcode"]
-    miles = scene.do("estimate_distance", cityA=first, cityB=second)["distance"]
-    scene.recent["distance"] = scene.recent["number"] = miles
-    if scene.chance(0.4):
-        scene.do("estimate_drive_feasibility_by_mileage", distance=miles)
-        return scene.to_do(
-            "[tell me|estimate|work out] [how far it is|the distance] from {a} to {b} and [whether|if] [my fuel is enough|I can make it with my fuel|I can drive that far]",
-            a=start,
-            b=end,
-        )
-    if scene.chance(0.3):
-        return scene.to_ask("[How far is it|What is the distance|How long is the way] from {a} to {b}?", a=start, b=end)
-    return scene.to_do(
-        "[tell me|estimate|work out|find out|calculate] [how far it is|the distance|the mileage] [from {a} to|between {a} and] {b}",
-        a=start,
-        b=end,
-    )
-
-
-def zip_code(scene: Scene) -> Wording:
-    scene.backend(CLASS)
-    city = scene.pick([city for pair in _ROUTES for city in pair])
-    scene.do("get_zipcode_based_on_city", city=city)
-    return scene.to_do("[find|look up|tell me|get] the [zip code|zipcode] of {city}", city=city)
-
-
-def feasible(scene: Scene) -> Wording:
-    scene.backend(CLASS)
-    recent = scene.recent.get("distance")
-    if recent is not None and scene.chance(0.7):
-        scene.do("estimate_drive_feasibility_by_mileage", distance=recent)
-        return scene.to_do("[check|tell me|verify|find out] [whether|if] [my fuel suffices for that distance|I can make it there with my fuel|I have enough fuel for that]")
-    miles = scene.rng.randrange(20, 1200)
-    scene.do("estimate_drive_feasibility_by_mileage", distance=miles)
-    return scene.to_do("[check|tell me|verify|find out] [whether|if] I can drive {miles} miles with [my fuel|the fuel I have]", miles=miles)
-
-
-def navigate(scene: Scene) -> Wording:
-    scene.backend(CLASS)
-    place = words.address(scene.rng)
-    scene.do("set_navigation", destination=place)
-    return scene.to_do(
-        "[set [the navigation|the GPS|my navigation] to|navigate to|guide me to|plot a course to|take me to] {place}",
-        place=scene.quoted(place) if scene.chance(0.5) else place,
+        "[check|inspect|verify|measure|look at] [the tire pressure|the pressure of all tires|my tire "
+        "pressure|the tires|the pressure of each tire]"
     )
 
 
@@ -323,7 +240,8 @@ def cruise(scene: Scene) -> Wording:
     speed, gap = scene.rng.randrange(6, 24) * 5, scene.rng.randrange(2, 20) * 10
     scene.do("setCruiseControl", speed=speed, activate=True, distanceToNextVehicle=gap)
     return scene.to_do(
-        "[set|activate|adjust] [the cruise control|cruise control] [to|at] {speed} mph and [keep|hold] [a distance of|] {gap} meters [to|from] the [next vehicle|car ahead]",
+        "[set|activate|adjust] [the cruise control|cruise control] [to|at] {speed} mph and [keep|hold] [a "
+        "distance of|] {gap} meters [to|from] the [next vehicle|car ahead]",
         speed=speed,
         gap=gap,
     )
@@ -333,7 +251,9 @@ def outside(scene: Scene) -> Wording:
     scene.backend(CLASS)
     scene.do("get_outside_temperature_from_google")
     if scene.chance(0.5):
-        return scene.to_ask("[How warm is it outside|What is the temperature outside|What's the outside temperature][ right now|]?")
+        return scene.to_ask(
+            "[How warm is it outside|What is the temperature outside|What's the outside temperature][ right now|]?"
+        )
     return scene.to_do("[check|tell me|get] the [outside temperature|temperature outside]")
 
 
@@ -347,7 +267,7 @@ def log(scene: Scene) -> Wording:
     scene.backend(CLASS)
     text = words.sentence(scene.rng)
     scene.do("display_log", messages=[text])
-    return scene.to_do("[show|display] [the log message|the message] {text} [in the log|on the display]", text=f'"{text}"' if "'" in text else f"'{text}'")
+    return scene.to_do("[show|display] [the log message|the message] {text} [in the log|on the display]", text=scene.said(text))
 
 
 INTENTS: tuple[tuple[float, Intent], ...] = (

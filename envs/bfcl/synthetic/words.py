@@ -11,7 +11,14 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-NOUNS = """report summary notes budget draft plan archive record survey invoice schedule ledger outline sketch manual index
+
+def word_list(text: str) -> tuple[str, ...]:
+    """The words of a text, for lists that read better as a text."""
+    return tuple(text.split())
+
+
+NOUNS = word_list(
+    """report summary notes budget draft plan archive record survey invoice schedule ledger outline sketch manual index
 journal roster agenda minutes contract proposal estimate forecast inventory catalog memo letter script essay chapter poem
 recipe diary checklist timeline roadmap blueprint diagram chart table dataset sample results metrics measurements figures
 analysis review audit status update release backup snapshot export import template policy guide tutorial lesson lecture
@@ -22,37 +29,50 @@ campaign launch event meeting workshop trip itinerary booking garden kitchen wor
 river valley mountain forest desert island coast meadow orchard village market station airport factory warehouse office
 signal sensor engine motor battery circuit panel cable antenna satellite rocket planet comet galaxy crystal mineral fossil
 weather climate rainfall harvest orchard cattle poultry honey cheese bread coffee tea spice pepper cinnamon saffron velvet
-copper silver marble granite cedar maple walnut willow falcon heron otter badger salmon lynx panther tiger dolphin""".split()
+copper silver marble granite cedar maple walnut willow falcon heron otter badger salmon lynx panther tiger dolphin"""
+)
 
-ADJECTIVES = """annual monthly weekly daily final initial old new early late quick slow bright dark quiet loud large small
+ADJECTIVES = word_list(
+    """annual monthly weekly daily final initial old new early late quick slow bright dark quiet loud large small
 public private internal external global local central northern southern eastern western primary secondary spare extra
 important urgent minor major shared personal hidden open closed active pending complete partial revised raw clean merged
 golden silver green blue red amber violet crimson ancient modern digital analog manual automatic stable broken fresh frozen
-warm cold gentle brave clever curious eager honest humble lively patient polite proud swift steady tidy vivid wise""".split()
+warm cold gentle brave clever curious eager honest humble lively patient polite proud swift steady tidy vivid wise"""
+)
 
-VERBS = """check review finish prepare update discuss confirm deliver improve repair replace measure record compare organize
+VERBS = word_list(
+    """check review finish prepare update discuss confirm deliver improve repair replace measure record compare organize
 collect publish present launch test approve schedule send receive share explain verify inspect clean build design paint
-write read translate summarize analyze explore plan order ship store pack label sort count estimate monitor support""".split()
+write read translate summarize analyze explore plan order ship store pack label sort count estimate monitor support"""
+)
 
-FIRST_NAMES = """Amara Bram Celia Dario Edith Farid Greta Hanna Ivo Jonas Katya Lars Mira Nadia Omar Petra Quentin Rosa
+FIRST_NAMES = word_list(
+    """Amara Bram Celia Dario Edith Farid Greta Hanna Ivo Jonas Katya Lars Mira Nadia Omar Petra Quentin Rosa
 Selim Tara Umar Vera Wanda Xavier Yara Zoltan Agnes Boris Clara Dmitri Elena Felix Gloria Hugo Irene Julia Kofi Lena Marco
 Nina Oscar Paula Ruben Sonia Tomas Ursula Victor Wilma Yusuf Zelda Adele Bruno Carmen Diego Esther Fiona Gustav Helga Igor
-Jasper Kira Leon Magda Noel Olive Pablo Rita Stefan Thea Uwe Viola Walter Ayumi Benoit Chiara Dagmar Emil Freya""".split()
+Jasper Kira Leon Magda Noel Olive Pablo Rita Stefan Thea Uwe Viola Walter Ayumi Benoit Chiara Dagmar Emil Freya"""
+)
 
-LAST_NAMES = """Abbott Bergman Castillo Delgado Eriksen Fischer Gallagher Hoffman Ivanov Jansen Kowalski Lindqvist Moreau
+LAST_NAMES = word_list(
+    """Abbott Bergman Castillo Delgado Eriksen Fischer Gallagher Hoffman Ivanov Jansen Kowalski Lindqvist Moreau
 Nakamura Okafor Petrov Quinn Rossi Schneider Tanaka Ulrich Vargas Weber Xu Yilmaz Zimmer Andersson Brandt Costa Dubois
-Engel Ferrari Grant Haas Iqbal Jensen Keller Lombardi Meyer Novak Olsen Pereira Richter Santos Takeda Varga""".split()
+Engel Ferrari Grant Haas Iqbal Jensen Keller Lombardi Meyer Novak Olsen Pereira Richter Santos Takeda Varga"""
+)
+
+MONTHS = word_list("January February March April May June July August September October November December")
 
 EXTENSIONS = ("txt", "txt", "txt", "csv", "md", "pdf", "docx", "log", "json", "py", "html", "xlsx", "jpg", "doc", "js", "css")
 
-STREETS = "Elm Birch Cedar Lake Hill Park Mill Church Station Bridge Garden Orchard Harbor River Sunset Walnut Chestnut".split()
+STREETS = word_list(
+    "Elm Birch Cedar Lake Hill Park Mill Church Station Bridge Garden Orchard Harbor River Sunset Walnut Chestnut"
+)
 STREET_KINDS = ("Street", "Avenue", "Road", "Lane", "Way", "Drive", "St", "Blvd")
-TOWNS = "Fairhaven Ashford Brookdale Kingsley Larkspur Montrose Northfield Ridgemont Springvale Westbury Eastlake".split()
-STATES = "CA NY TX WA OR CO AZ NV FL IL".split()
+TOWNS = word_list("Fairhaven Ashford Brookdale Kingsley Larkspur Montrose Northfield Ridgemont Springvale Westbury Eastlake")
+STATES = word_list("CA NY TX WA OR CO AZ NV FL IL")
 
 _VOCABULARY = Path(__file__).parent / "vocabulary.txt"
-_ONSETS = "b c d f g h j k l m n p r s t v w z br cr dr fl gr kl pl pr sk st tr th sh ch".split()
-_VOWELS = "a e i o u ai ea io ou".split()
+_ONSETS = word_list("b c d f g h j k l m n p r s t v w z br cr dr fl gr kl pl pr sk st tr th sh ch")
+_VOWELS = word_list("a e i o u ai ea io ou")
 _CODAS = ["", "", "", "n", "r", "l", "s", "t", "m", "x", "ck", "nd", "rt"]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -207,3 +227,8 @@ def address(rng: Random) -> str:
     street = f"{rng.randrange(1, 3000)} {rng.choice(STREETS)} {rng.choice(STREET_KINDS)}"
     town = rng.choice(TOWNS) if rng.random() < 0.7 else invented(rng).capitalize()
     return rng.choice((f"{street}, {town}, {rng.choice(STATES)}", f"{street}, {town}", f"{street}, {town}, {digits(rng, 5)}"))
+
+
+def ordinal(day: int) -> str:
+    """1st, 2nd, 3rd, 4th, ..."""
+    return f"{day}{'th' if 10 < day < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day % 10, 'th')}"

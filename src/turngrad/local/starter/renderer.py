@@ -34,6 +34,30 @@ from renderers.base import (
 from renderers.configs import BaseRendererConfig
 from renderers.parsing import parse_qwen3
 
+CHAT_TEMPLATE = (
+    "{%- set head = messages[0].content if messages[0].role == 'system' else '' -%}"
+    "{%- if tools or messages[0].role == 'system' -%}"
+    "{{- '<|im_start|>system\\n' + head -}}"
+    "{%- if tools -%}"
+    "{{- '\\n' if messages[0].role == 'system' else '' -}}{{- 'Tools:' -}}"
+    "{%- for tool in tools -%}{{- ' ' + (tool.function or tool).name -}}{%- endfor -%}"
+    "{%- endif -%}{{- '<|im_end|>' -}}"
+    "{%- endif -%}"
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'tool' -%}"
+    "{{- '<|im_start|>user\\n<tool_response>' + message.content + '</tool_response><|im_end|>' -}}"
+    "{%- elif not (loop.first and message.role == 'system') -%}"
+    "{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') -}}"
+    "{%- for call in message.tool_calls or [] -%}"
+    "{%- set function = call.function or call -%}"
+    "{{- '<tool_call>{\"name\": \"' + function.name + '\", \"arguments\": ' + (function.arguments | tojson) + '}</tool_call>' -}}"
+    "{%- endfor -%}{{- '<|im_end|>' -}}"
+    "{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+"""The same format as a Jinja template, for tools that know nothing of `renderers`. Text content and parsed arguments only."""
+
 
 class CompactRendererConfig(BaseRendererConfig):
     """The compact renderer has nothing to set; thinking is always off."""
@@ -208,7 +232,8 @@ class _Emitter:
 
     def text(self, segments: list[tuple[str, bool]], index: int, *, sampled: bool = False) -> None:
         """`segments` of (text, is content), tokenized as one text."""
-        pairs = attribute_text_segments(self._tokenizer, segments)
+        # The mark of a text's first word begins, for the tokenizer, in the character before it: overlap counts as content.
+        pairs = attribute_text_segments(self._tokenizer, segments, overlap_is_content=True)
         self._attributed &= pairs.has_content_attribution
         for token_id, is_content in pairs:
             self._add(token_id, index, sampled, is_content)

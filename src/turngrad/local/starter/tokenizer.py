@@ -84,6 +84,7 @@ def train_tokenizer(texts: Iterable[str], words: Sequence[str], vocab_size: int)
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
+        extra_special_tokens=list(CONTROL_TOKENS),
         clean_up_tokenization_spaces=False,
     )
 

@@ -10,50 +10,56 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from safetensors.torch import load_file
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
-from turngrad.local.starter.tokenizer import ESCAPE, GLUE, WORD
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 Example = tuple[list[int], list[bool]]
 """Token ids of an episode, and for each whether the policy samples it."""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Sizes and rates of a warm start. Tokens count all tokens of an episode, sampled or not."""
+class Shape:
+    """The size of the model. Heads have size 64."""
 
     layers: int = 4
     width: int = 256
     heads: int = 4
     kv_heads: int = 2
     feed_forward: int = 640
-    tokens: int = 6_000_000
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast one stage learns. Tokens count all tokens of an episode, sampled or not.
+
+    A stage ends after `tokens`, or after `minutes` where that comes first; the rates fall to zero towards either end.
+    `batch_tokens` is one step's, over all workers.
+    """
+
+    tokens: int
+    minutes: float | None = None
     batch_tokens: int = 4_096
     muon_rate: float = 0.02
     adam_rate: float = 3e-3
     warm_share: float = 0.02
     cool_share: float = 0.5
-    seed: int = 0
-    threads: int = 0
 
 
-def new_model(recipe: Recipe, vocab_size: int, *, eos: int, pad: int) -> Qwen3ForCausalLM:
-    """An untrained Qwen3 model with tied embeddings, head size 64."""
-    torch.manual_seed(recipe.seed)
+def new_model(shape: Shape, vocab_size: int, *, eos: int, pad: int, seed: int) -> Qwen3ForCausalLM:
+    """An untrained Qwen3 model with tied embeddings."""
+    torch.manual_seed(seed)
     return Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=vocab_size,
-            hidden_size=recipe.width,
-            num_hidden_layers=recipe.layers,
-            num_attention_heads=recipe.heads,
-            num_key_value_heads=recipe.kv_heads,
+            hidden_size=shape.width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
             head_dim=64,
-            intermediate_size=recipe.feed_forward,
+            intermediate_size=shape.feed_forward,
             tie_word_embeddings=True,
             max_position_embeddings=8192,
             rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
@@ -61,80 +67,54 @@ def new_model(recipe: Recipe, vocab_size: int, *, eos: int, pad: int) -> Qwen3Fo
             pad_token_id=pad,
             bos_token_id=None,
             use_cache=True,
-            attn_implementation="sdpa",
         )
     )
-
-
-@torch.no_grad()
-def lend_embeddings(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, source: Path) -> int:
-    """Start the embeddings from those of the language model in the folder `source`; how many tokens were found there.
-
-    A tiny model meets few words often enough to learn what they mean; a larger one has. Each of our tokens takes the mean of
-    the source's embeddings of its text, projected on the leading principal components and scaled to the size that random
-    ones have. Tokens without a text of their own (control tokens, bytes, marks) stay random.
-    """
-    teacher = AutoTokenizer.from_pretrained(source)
-    table = load_file(source / "model.safetensors")["model.embed_tokens.weight"].float()
-    target = model.model.embed_tokens.weight
-    rows: list[int] = []
-    values: list[torch.Tensor] = []
-    for token, index in tokenizer.get_vocab().items():
-        text = token.replace(GLUE, "").replace(WORD, " ")
-        if index in tokenizer.all_special_ids or token.startswith("<0x") or not text.strip() or ESCAPE in text:
-            continue
-        rows.append(index)
-        values.append(table[teacher(text, add_special_tokens=False)["input_ids"]].mean(0))
-    known = torch.stack(values)
-    known = known - known.mean(0)
-    _, _, components = torch.linalg.svd(known, full_matrices=False)
-    projected = F.normalize(known @ components[: target.shape[1]].T, dim=-1)
-    target[rows] = projected * target.norm(dim=-1).mean()
-    return len(rows)
 
 
 def train(
     model: Qwen3ForCausalLM,
     examples: Iterator[Example],
-    recipe: Recipe,
+    schedule: Schedule,
     report: Callable[[str], None],
-    checkpoint: Callable[[int], None] = lambda seen: None,
+    checkpoint: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train `model` in place on `recipe.tokens` tokens of `examples`; `report` gets a line now and then."""
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
+    """Train `model` in place on `examples` for one stage; every 20 steps `report` gets a line and `checkpoint` is called.
+
+    With several workers each runs this on the same weights and examples of its own, inside a process group. Beside other
+    work on the machine that is twice as fast as threads: they wait for each other at every operation, workers once a step.
+    """
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers = (
-        torch.optim.Muon(matrices, lr=recipe.muon_rate, momentum=0.95, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=recipe.adam_rate, betas=(0.9, 0.98), weight_decay=0.0),
-    )
-    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+    muon = torch.optim.Muon(matrices, lr=schedule.muon_rate, momentum=0.95, weight_decay=0.01)
+    adam = torch.optim.AdamW(others, lr=schedule.adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    workers = dist.get_world_size() if dist.is_initialized() else 1
+    limit = 60 * schedule.minutes if schedule.minutes else float("inf")
     model.train()
-    started, seen, step, losses = time.monotonic(), 0, 0, []
-    while seen < recipe.tokens:
-        share = _rate_share(seen / recipe.tokens, recipe)
-        for optimizer, rate in zip(optimizers, rates, strict=True):
-            optimizer.param_groups[0]["lr"] = rate * share
-        batches, tokens = _draw(examples, recipe.batch_tokens)
-        sampled = sum(int(mask.sum()) for _, mask in batches)
-        total = 0.0
+    started, progress, seen, losses = time.monotonic(), 0.0, 0, []
+    while progress < 1:
+        share = _rate_share(progress, schedule)
+        muon.param_groups[0]["lr"] = schedule.muon_rate * share
+        adam.param_groups[0]["lr"] = schedule.adam_rate * share
+        batches, tokens = _draw(examples, schedule.batch_tokens // workers)
+        loss_sum, sampled = 0.0, 0
         for ids, mask in batches:
-            loss = batch_loss(model, ids, mask) / sampled
+            loss = batch_loss(model, ids, mask)
             loss.backward()
-            total += float(loss.detach())
+            loss_sum += float(loss.detach())
+            sampled += int(mask[:, 1:].sum())
+        sums = _share(model, [loss_sum, sampled, tokens, (time.monotonic() - started) / workers])
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
+        for optimizer in (muon, adam):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        seen += tokens
-        step += 1
-        losses.append(total)
-        if step % 20 == 0:
-            elapsed = time.monotonic() - started
-            mean = sum(losses[-20:]) / len(losses[-20:])
-            report(f"step {step}  {seen / 1e6:.2f} M tokens  loss {mean:.4f}  {seen / elapsed:,.0f} tokens/s  {elapsed:,.0f} s")
-            checkpoint(seen)
+        losses.append(sums[0] / sums[1])
+        seen += int(sums[2])
+        progress = max(seen / schedule.tokens, sums[3] / limit)
+        if len(losses) % 20 == 0:
+            mean, seconds = sum(losses[-20:]) / 20, sums[3]
+            pace = f"{seen / seconds:,.0f} tokens/s  {seconds:,.0f} s"
+            report(f"step {len(losses)}  {seen / 1e6:.2f} M tokens  loss {mean:.4f}  {pace}")
+            checkpoint()
     model.eval()
 
 
@@ -148,6 +128,22 @@ def batch_loss(model: Qwen3ForCausalLM, ids: torch.Tensor, sampled: torch.Tensor
         hidden = model.model(ids[:, :-1]).last_hidden_state[target]
         logits = F.linear(hidden, model.model.embed_tokens.weight)
     return F.cross_entropy(logits.float(), ids[:, 1:][target], reduction="sum")
+
+
+def _share(model: Qwen3ForCausalLM, numbers: list[float]) -> list[float]:
+    """Make summed gradients the mean over the sampled tokens of all workers; `numbers`, of which the second counts those
+    tokens, are summed over the workers as well."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if not dist.is_initialized():
+        for gradient in gradients:
+            gradient /= numbers[1]
+        return numbers
+    flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor(numbers, dtype=torch.float32)])
+    dist.all_reduce(flat)
+    *parts, sums = flat.split([*(gradient.numel() for gradient in gradients), len(numbers)])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient) / sums[1])
+    return sums.tolist()
 
 
 def _draw(examples: Iterator[Example], batch_tokens: int) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], int]:
@@ -173,6 +169,6 @@ def _pad(examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
-def _rate_share(progress: float, recipe: Recipe) -> float:
-    """The share of the full learning rate at a point of the run between 0 and 1."""
-    return max(0.0, min(1.0, progress / recipe.warm_share + 0.01, (1 - progress) / recipe.cool_share))
+def _rate_share(progress: float, schedule: Schedule) -> float:
+    """The share of the full learning rate at a point of the stage between 0 and 1."""
+    return max(0.0, min(1.0, progress / schedule.warm_share + 0.01, (1 - progress) / schedule.cool_share))
