@@ -199,3 +199,8 @@ def _tools(entry: Entry, turn: int) -> list[Tool]:
 
 
 env = environment("bfcl", multi_turn=MultiTurn)
+
+
+@env.shutdown
+async def _stop_guard() -> None:
+    GUARD.close()

@@ -57,3 +57,41 @@ async def test_64_blocking_calls_do_not_queue_behind_each_other() -> None:
     started = time.monotonic()
     await asyncio.gather(*(in_thread(time.sleep, 0.3, seconds=5) for _ in range(64)))
     assert time.monotonic() - started < 2.0
+
+
+async def test_stopping_hits_its_own_thread_alone_however_close_to_its_end() -> None:
+    async def bystander() -> int:
+        return await in_thread(sum, range(20_000), seconds=5)
+
+    async def hurried(seconds: float) -> str:
+        try:
+            await in_thread(time.sleep, 0.01, seconds=seconds)
+        except TimeoutError:
+            return "stopped"
+        return "returned"
+
+    outcomes = []
+    for round_ in range(20):
+        stopped = [hurried(0.0095 + 0.0001 * (index + round_ % 3)) for index in range(10)]
+        together = await asyncio.gather(*(bystander() for _ in range(10)), *stopped)
+        assert set(together[:10]) == {199_990_000}
+        outcomes += together[10:]
+    assert set(outcomes) <= {"stopped", "returned"}
+
+
+async def test_a_cancelled_caller_stops_its_call() -> None:
+    stopped = threading.Event()
+
+    def spin() -> None:
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            stopped.set()
+
+    task = asyncio.create_task(in_thread(spin, seconds=60))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(stopped.wait, 5)

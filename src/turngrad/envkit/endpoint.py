@@ -62,6 +62,7 @@ class Endpoint:
             ws="none",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             date_header=False,
             server_header=False,
             # The policy may think for long between two calls on one connection.

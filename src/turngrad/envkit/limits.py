@@ -37,39 +37,15 @@ async def in_thread(function: Callable[..., T], *args: Any, seconds: float) -> T
 
     Raises TimeoutError when it was stopped after `seconds`, and StuckError when it could not be stopped.
     """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if outcome.cancelled():
-            return
-        if error is None:
-            outcome.set_result(result)  # pyright: ignore[reportArgumentType]
-        elif isinstance(error, Stopped | StopIteration):
-            # A future cannot carry StopIteration, and Stopped says that the time ran out.
-            outcome.set_exception(TimeoutError() if isinstance(error, Stopped) else RuntimeError("StopIteration"))
-        else:
-            outcome.set_exception(error)
-
-    def body() -> None:
-        result, error = None, None
-        try:
-            result = function(*args)
-        except BaseException as raised:
-            error = raised
-        # The loop may be closed by the time a stuck call returns: there is nobody left to tell.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, error)
-
-    thread = threading.Thread(target=body, name=f"tool {getattr(function, '__name__', '')}", daemon=True)
-    thread.start()
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    thread = _Thread(function, args, outcome)
     try:
         done, _ = await asyncio.wait({outcome}, timeout=seconds)
         if not done:
-            _raise_in(thread, Stopped)
+            thread.stop()
             done, _ = await asyncio.wait({outcome}, timeout=STOP_GRACE)
     except asyncio.CancelledError:
-        _raise_in(thread, Stopped)
+        thread.stop()
         raise
     if not done:
         outcome.cancel()
@@ -77,9 +53,55 @@ async def in_thread(function: Callable[..., T], *args: Any, seconds: float) -> T
     return outcome.result()
 
 
-def _raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
-    if thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind))
+class _Thread:
+    """One call in a thread of its own, and the means to stop it once."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], outcome: asyncio.Future[Any]) -> None:
+        self._function = function
+        self._args = args
+        self._outcome = outcome
+        self._loop = outcome.get_loop()
+        # Held to stop and to finish: a thread's number may be a new thread's a moment after it ended.
+        self._ending = threading.Lock()
+        self._can_stop = True
+        self._thread = threading.Thread(target=self._body, name=getattr(function, "__name__", "call"), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._ending:
+            if self._can_stop and self._thread.ident is not None:
+                self._can_stop = False
+                ident = ctypes.c_ulong(self._thread.ident)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Stopped))
+
+    def _body(self) -> None:
+        result, error = None, None
+        try:
+            try:
+                result = self._function(*self._args)
+            except BaseException as raised:
+                error = raised
+            with self._ending:
+                self._can_stop = False
+        except Stopped as late:
+            # Told to stop between the call's end and here.
+            error = late
+        # The loop may be closed by the time a stuck call returns: there is nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._settle, result, error)
+
+    def _settle(self, result: Any, error: BaseException | None) -> None:
+        if self._outcome.cancelled():
+            return
+        if error is None:
+            self._outcome.set_result(result)
+        elif isinstance(error, Stopped):
+            self._outcome.set_exception(TimeoutError())
+        elif isinstance(error, StopIteration):
+            # A future cannot carry it.
+            self._outcome.set_exception(RuntimeError("StopIteration"))
+        else:
+            self._outcome.set_exception(error)
 
 
 def die_with_parent() -> None:
