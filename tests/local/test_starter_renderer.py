@@ -103,7 +103,9 @@ def test_a_finished_conversation_is_a_prefix_of_every_longer_one(messages: Any, 
 
 
 @settings(max_examples=100, deadline=None)
-@given(conversations, st.lists(st.integers(0, 500), max_size=12), st.booleans(), st.lists(plain.map(tool), min_size=1, max_size=3))
+@given(
+    conversations, st.lists(st.integers(0, 500), max_size=12), st.booleans(), st.lists(plain.map(tool), min_size=1, max_size=3)
+)
 def test_a_bridge_keeps_prompt_and_completion_and_then_adds_the_messages(
     messages: Any, sampled: list[int], stopped: bool, new: Any
 ) -> None:
@@ -117,7 +119,8 @@ def test_a_bridge_keeps_prompt_and_completion_and_then_adds_the_messages(
     added = bridged.token_ids[len(exact) :]
     close = [] if stopped else [stop[0]]
     opening = ids_of("<|im_start|>assistant\n")
-    alone = renderer().render_ids([user("x"), *new])[len(renderer().render_ids([user("x")])) :]
+    before: Any = [user("x")]
+    alone = renderer().render_ids([*before, *new])[len(renderer().render_ids(before)) :]
     assert added == close + alone + opening
     assert not any(bridged.sampled_mask)
     assert len(bridged.sampled_mask) == len(bridged.message_indices) == len(bridged.is_content) == len(bridged.token_ids)

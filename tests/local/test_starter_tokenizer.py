@@ -24,7 +24,7 @@ def packaged() -> PreTrainedTokenizerFast:
 
 
 def words_of(text: str) -> list[str]:
-    return packaged().convert_ids_to_tokens(packaged().encode(text, add_special_tokens=False))
+    return list(packaged().convert_ids_to_tokens(packaged().encode(text, add_special_tokens=False)))
 
 
 @settings(max_examples=500, deadline=None)

@@ -52,6 +52,14 @@ def generate(seed: int, difficulty: Difficulty = Difficulty()) -> dict[str, Any]
     raise ValueError(f"no task could be made from seed {seed} with {difficulty}; allow more calls a turn")
 
 
+def call_strings(entry: dict[str, Any]) -> list[list[str]]:
+    """The ground truth of a task as BFCL's files write it: per turn, calls as source text with named literals."""
+    return [
+        [f"{call['name']}({', '.join(f'{name}={value!r}' for name, value in call['arguments'].items())})" for call in calls]
+        for calls in entry["ground_truth"]
+    ]
+
+
 def _compose(seed: int, rng: Random, difficulty: Difficulty) -> dict[str, Any]:
     classes = _classes(rng)
     config: dict[str, Any] = {}

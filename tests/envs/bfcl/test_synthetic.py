@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
-from envs.bfcl.synthetic import Difficulty, generate
+from envs.bfcl.synthetic import Difficulty, call_strings, generate
 from envs.bfcl.synthetic.attempt import Attempt
 from envs.bfcl.synthetic.augment import substitute
 from envs.bfcl.synthetic.entries import held_out_indices, parse_call, scenario_index, training_entries
@@ -64,7 +64,7 @@ def test_ground_truth_passes_the_official_checker_on_200_seeds() -> None:
     failed = []
     for seed in SEEDS:
         entry = generate(seed)
-        truth = [[as_text(call) for call in calls] for calls in entry["ground_truth"]]
+        truth = call_strings(entry)
         answer = [[[call] for call in calls] for calls in truth]
         verdict = multi_turn_checker(answer, truth, {**entry, "id": f"multi_turn_base_{seed}"}, "", f"generated{seed}")
         if not verdict["valid"]:
@@ -72,8 +72,10 @@ def test_ground_truth_passes_the_official_checker_on_200_seeds() -> None:
     assert failed == []
 
 
-def as_text(call: dict) -> str:
-    return f"{call['name']}({', '.join(f'{key}={value!r}' for key, value in call['arguments'].items())})"
+def test_call_strings_say_what_the_structured_calls_say() -> None:
+    for seed in range(50):
+        entry = generate(seed)
+        assert [[parse_call(text) for text in calls] for calls in call_strings(entry)] == entry["ground_truth"]
 
 
 def test_no_ground_truth_call_returns_an_error() -> None:
