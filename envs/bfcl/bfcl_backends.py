@@ -1,13 +1,12 @@
 """The simulated systems of one BFCL episode: instances that belong to the episode, calls dispatched by an allow-list.
 
-In: an entry. Out: `execute` for the policy's calls (a name and arguments, data alone) and `execute_source` for the ground
-truth's calls (source text of ours, parsed and never evaluated). Invariant: the instances are reachable through this
-object only; the official executor keeps them in module globals, where two rollouts of one entry share them.
+In: an entry. Out: `execute` for the policy's calls and `execute_truth` for the ground truth's. Invariant: the instances are
+reachable through this object only; the official executor keeps them in module globals, where two rollouts of one entry
+share them.
 """
 
 from __future__ import annotations
 
-import ast
 import copy
 import importlib
 import threading
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from bfcl_data import Entry, function_documents
+from bfcl_data import Entry, TruthCall, function_documents
 from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING, STATELESS_CLASSES
 from bfcl_execute import run, undefined
 
@@ -45,17 +44,15 @@ class Backends:
             return undefined(name)
         if owner in STATELESS_CLASSES and self._isolated is not None:
             return self._isolated(name, arguments)
-        return self._run(owner, name, arguments, [])
+        return self._run(owner, name, arguments)
 
-    def execute_source(self, source: str) -> str:
-        """Run one ground-truth call such as `cd(folder='document')`. Raises ValueError when it is not a call of literals."""
-        call = ast.parse(source, mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in self._owner:
-            raise ValueError(f"ground truth must call a function of the involved classes, found {source!r}")
-        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-        return self._run(self._owner[call.func.id], call.func.id, arguments, [ast.literal_eval(node) for node in call.args])
+    def execute_truth(self, call: TruthCall) -> str:
+        """Run one ground-truth call. Raises ValueError when the involved classes have no such function."""
+        if call.name not in self._owner:
+            raise ValueError(f"ground truth calls {call.name!r}, which none of {', '.join(self.instances)} has")
+        return self._run(self._owner[call.name], call.name, copy.deepcopy(call.arguments), call.positional)
 
-    def _run(self, owner: str, name: str, arguments: dict[str, Any], positional: list[Any]) -> str:
+    def _run(self, owner: str, name: str, arguments: dict[str, Any], positional: tuple[Any, ...] = ()) -> str:
         method = getattr(self.instances[owner], name)
         if name == _WRITES_SHARED_TEXT:
             with _SHARED_TEXT:

@@ -7,8 +7,10 @@ site-packages (its `constants.eval_config`). Nothing here imports hud.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,19 +35,48 @@ JSON_SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any
 """The documents' own type names that are not JSON Schema's (official `GORILLA_TO_OPENAPI`)."""
 
 
+_LOADING = threading.Lock()
+_PARSING = threading.Lock()
+"""CPython 3.11 counts the depth of a syntax tree per process: two threads in `ast.parse` raise SystemError in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruthCall:
+    """One ground-truth call. BFCL's files write some arguments without their names."""
+
+    name: str
+    arguments: dict[str, Any]
+    positional: tuple[Any, ...] = ()
+
+    @classmethod
+    def parse(cls, written: str | Mapping[str, Any]) -> TruthCall:
+        """From BFCL's source text, `cd(folder='document')`, parsed and never evaluated, or from name and arguments.
+
+        Raises ValueError for text that is not one call with literal arguments.
+        """
+        if not isinstance(written, str):
+            return cls(written["name"], dict(written["arguments"]))
+        with _PARSING:
+            call = ast.parse(written, mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError(f"ground truth must be a call of a function by name, found {written!r}")
+        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return cls(call.func.id, arguments, tuple(map(ast.literal_eval, call.args)))
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One multi-turn entry.
 
-    `turns[k]` are the messages of user turn k, `ground_truth[k]` its calls as source text (empty: nothing should be
-    called), `revealed[k]` the functions that are held out before turn k. A function that the ground truth itself calls
-    earlier is not held out (`tail` in multi_turn_miss_func_49 alone, which nobody could pass otherwise).
-    `excluded_function` of the data is read by nothing in the official code, and by nothing here.
+    `turns[k]` are the messages of user turn k, `ground_truth[k]` its calls (none: nothing should be called), `revealed[k]`
+    the functions that are held out before turn k. A function that the ground truth itself calls earlier is not held out
+    (`tail` in multi_turn_miss_func_49 alone, which nobody could pass otherwise). `excluded_function` of the data is read by
+    nothing in the official code, and by nothing here.
     """
 
     id: str
     turns: tuple[tuple[dict[str, Any], ...], ...]
-    ground_truth: tuple[tuple[str, ...], ...]
+    ground_truth: tuple[tuple[TruthCall, ...], ...]
     involved_classes: tuple[str, ...]
     initial_config: dict[str, Any]
     revealed: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -56,8 +87,9 @@ class Entry:
         return "long_context" in self.id or "composite" in self.id
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], ground_truth: Sequence[Sequence[str]]) -> Entry:
+    def from_row(cls, row: Mapping[str, Any], written_truth: Sequence[Sequence[str | Mapping[str, Any]]]) -> Entry:
         """An entry from a row of the data's form. Raises ValueError where turns and ground truth do not match."""
+        ground_truth = tuple(tuple(map(TruthCall.parse, calls)) for calls in written_truth)
         held_out = {int(turn): names for turn, names in row.get("missed_function", {}).items()}
         revealed = {
             turn: tuple(name for name in names if not _calls(name, ground_truth[:turn])) for turn, names in held_out.items()
@@ -74,16 +106,22 @@ class Entry:
         return cls(
             id=row["id"],
             turns=tuple(turns),
-            ground_truth=tuple(tuple(calls) for calls in ground_truth),
+            ground_truth=ground_truth,
             involved_classes=tuple(row["involved_classes"]),
             initial_config=row["initial_config"],
             revealed=revealed,
         )
 
 
-@cache
 def load_category(category: str) -> tuple[Entry, ...]:
     """The 200 entries of a category, by scenario index. Raises ValueError for an unknown category."""
+    # Episodes start in threads: without the lock each of the first would read the files for itself.
+    with _LOADING:
+        return _load_category(category)
+
+
+@cache
+def _load_category(category: str) -> tuple[Entry, ...]:
     if category not in CATEGORIES:
         raise ValueError(f"unknown BFCL multi-turn category {category!r}; expected one of {', '.join(CATEGORIES)}")
     name = f"BFCL_v4_multi_turn_{category}.json"
@@ -116,8 +154,8 @@ def function_documents(class_name: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _calls(name: str, turns: Sequence[Sequence[str]]) -> bool:
-    return any(source.startswith(f"{name}(") for turn in turns for source in turn)
+def _calls(name: str, turns: Sequence[Sequence[TruthCall]]) -> bool:
+    return any(call.name == name for turn in turns for call in turn)
 
 
 def _json_schema(node: dict[str, Any]) -> dict[str, Any]:

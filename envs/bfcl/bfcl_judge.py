@@ -27,10 +27,10 @@ class Judge:
         `responses` are the texts of all calls of the episode so far, `called` whether there was one in this turn. A turn
         without ground truth always passes, as in the official checker.
         """
-        source = self.entry.ground_truth[self.turn]
+        calls = self.entry.ground_truth[self.turn]
         self.turn += 1
-        expected = [self._truth.execute_source(call) for call in source]
-        if not source:
+        expected = [self._truth.execute_truth(call) for call in calls]
+        if not calls:
             return None
         if not called:
             return f"Model response list is empty for turn {self.turn - 1}"

@@ -8,7 +8,6 @@ ground truth for what a real episode takes.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import importlib
 import os
@@ -254,23 +253,16 @@ def _task(entry: Any) -> Task:
 
 
 def _calls(entry: Any) -> list[list[tuple[str, dict[str, Any]]]]:
-    """The ground truth as calls by name; positional arguments take the documented parameters in order."""
-    documents = {
-        name: document for owner in entry.involved_classes for name, document in bfcl_data.function_documents(owner).items()
+    """The ground truth as calls by name; arguments without a name take the documented parameters in order."""
+    parameters = {
+        name: document["parameters"]["properties"]
+        for owner in entry.involved_classes
+        for name, document in bfcl_data.function_documents(owner).items()
     }
-    turns = []
-    for sources in entry.ground_truth:
-        calls = []
-        for source in sources:
-            call = ast.parse(source, mode="eval").body
-            assert isinstance(call, ast.Call)
-            assert isinstance(call.func, ast.Name)
-            parameters = documents[call.func.id]["parameters"]["properties"]
-            arguments = dict(zip(parameters, map(ast.literal_eval, call.args), strict=False))
-            arguments |= {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
-            calls.append((call.func.id, arguments))
-        turns.append(calls)
-    return turns
+    return [
+        [(call.name, dict(zip(parameters[call.name], call.positional, strict=False)) | call.arguments) for call in calls]
+        for calls in entry.ground_truth
+    ]
 
 
 @contextmanager

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
 from typing import Any
 
-from bfcl_data import Entry
-from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING
+from bfcl_data import Entry, function_documents
 from hud.eval import Task, rollout
 from hud.eval.run import Run
 
@@ -20,23 +16,18 @@ Calls = list[list[tuple[str, dict[str, Any]]]]
 
 
 def truth(entry: Entry) -> Calls:
-    return [[named(entry, source) for source in turn] for turn in entry.ground_truth]
-
-
-def named(entry: Entry, source: str) -> tuple[str, dict[str, Any]]:
-    """`sort('a.txt')` as ("sort", {"file_name": "a.txt"})."""
-    call = ast.parse(source, mode="eval").body
-    assert isinstance(call, ast.Call)
-    assert isinstance(call.func, ast.Name)
-    name = call.func.id
-    owners = [getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[owner]), owner) for owner in entry.involved_classes]
-    method = next(getattr(owner, name) for owner in owners if hasattr(owner, name))
-    parameters = list(inspect.signature(method).parameters)[1:]
-    arguments = {
-        **dict(zip(parameters, map(ast.literal_eval, call.args), strict=False)),
-        **{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords},
-    }
-    return name, arguments
+    """The ground truth by name; arguments without a name take the documented parameters in order."""
+    documents = {name: document for owner in entry.involved_classes for name, document in function_documents(owner).items()}
+    return [
+        [
+            (
+                call.name,
+                {**dict(zip(documents[call.name]["parameters"]["properties"], call.positional, strict=False)), **call.arguments},
+            )
+            for call in calls
+        ]
+        for calls in entry.ground_truth
+    ]
 
 
 async def play(pool: ServerPool, entry: Entry | str | dict[str, Any], calls: Calls | Any, **options: Any) -> Run:

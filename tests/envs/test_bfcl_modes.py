@@ -173,9 +173,9 @@ async def test_an_entry_can_be_given_as_a_row_of_the_datas_form(bfcl_pool: Serve
         "question": [[{"role": "user", "content": "Make a folder called a."}]],
         "initial_config": {"GorillaFileSystem": {"root": {"home": {"type": "directory", "contents": {}}}}},
         "involved_classes": ["GorillaFileSystem"],
-        "ground_truth": [["mkdir(dir_name='a')"]],
+        "ground_truth": [["mkdir(dir_name='a')", {"name": "cd", "arguments": {"folder": "a"}}]],
     }
-    run = await play(bfcl_pool, row, [[("mkdir", {"dir_name": "a"})]])  # type: ignore[arg-type]
+    run = await play(bfcl_pool, row, [[("mkdir", {"dir_name": "a"}), ("cd", {"folder": "a"})]])  # type: ignore[arg-type]
     assert run.prompt_text == "Make a folder called a."
     assert run.reward == 1.0
 
