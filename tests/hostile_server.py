@@ -29,6 +29,7 @@ TOOLS = (
     "image",
     "fails",
     "structured",
+    "events",
     "badjson",
     "html",
     "unavailable",
@@ -89,6 +90,11 @@ async def answer(message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
             raise ConnectionError
         if name == "badjson":
             return await send(writer, b"{not json", kind="application/json")
+        if name == "events":
+            note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "working"}}
+            reply["result"] = result("y" * 300_000)
+            events = "".join(f"event: message\r\ndata: {json.dumps(part)}\r\n\r\n" for part in (note, reply))
+            return await send(writer, events.encode(), kind="text/event-stream")
         if name == "html":
             return await send(writer, b"<html>Sign in</html>", kind="text/html")
         if name == "unavailable":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,6 +18,8 @@ import hud  # noqa: F401 - its patches of the MCP client are part of what is tes
 import mcp.types as mcp_types
 import pytest
 from hud.capabilities.base import Capability
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
 
 from turngrad.episodes import Failure
 from turngrad.errors import RolloutError
@@ -80,7 +84,7 @@ async def test_a_hanging_call_is_told_to_the_model_once_and_gives_the_episode_up
 
 @pytest.mark.parametrize("fault", ["reset", "unavailable"])
 async def test_a_call_whose_fate_is_unknown_runs_once_and_fails_at_once(server: Server, fault: str) -> None:
-    """hud's patched client would send it again for ten minutes: one call, two executions (C8)."""
+    """hud's patched client would send it again for ten minutes: one call, several executions (C8)."""
     async with open_tools(server.run(), timeout=5) as tools:
         started = time.monotonic()
         with pytest.raises(RolloutError) as caught:
@@ -91,6 +95,19 @@ async def test_a_call_whose_fate_is_unknown_runs_once_and_fails_at_once(server: 
     async with open_tools(server.run(), timeout=5) as tools:
         assert (await _call(tools, "echo")).text == "hi"
     assert server.calls(fault) == 1
+
+
+async def test_the_client_that_hud_patches_does_run_it_again(server: Server) -> None:
+    """What the transport of our own is for: the same fault through the `mcp` package's, as `import hud` leaves it."""
+    with contextlib.suppress(Exception):
+        async with (
+            asyncio.timeout(4),
+            streamable_http_client(server.url) as (read, write, _),
+            ClientSession(read, write) as session,
+        ):
+            await session.initialize()
+            await session.call_tool("reset", {"text": "hi"})
+    assert server.calls("reset") > 1
 
 
 async def test_a_server_that_dies_in_a_call_fails_the_rollout_at_once(server: Server) -> None:
@@ -125,6 +142,12 @@ async def test_results_of_every_kind_become_text(server: Server) -> None:
         assert failed.is_error
         assert failed.text == 'Error: disk on fire\n{"code": 7}'
         assert len((await _call(tools, "big")).text) == 5_000_000
+
+
+async def test_an_answer_in_an_event_stream_is_found_behind_other_messages(server: Server) -> None:
+    async with open_tools(server.run(), timeout=10) as tools:
+        assert (await _call(tools, "events")).text == "y" * 300_000
+        assert (await _call(tools, "echo")).text == "hi"
 
 
 async def test_names_that_two_servers_share_are_qualified_and_reach_their_own_server(server: Server) -> None:
@@ -183,7 +206,6 @@ async def test_an_environment_without_mcp_gives_a_session_without_tools(server: 
 
 async def test_fifty_sessions_open_and_close_at_once(server: Server) -> None:
     """python-sdk#577: sessions closed from another task or out of order raise cancel-scope errors."""
-    import asyncio
 
     async def one(index: int) -> str:
         async with open_tools(server.run(), timeout=30) as tools:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hud.agents.base import Agent
 from hud.agents.types import AgentStep, Sample, ToolStep, Usage
-from hud.types import MCPToolCall, MCPToolResult
+from hud.settings import settings as hud_settings
+from hud.types import MCPToolCall, MCPToolResult, Step
 from mcp.types import TextContent
 from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
@@ -148,7 +149,8 @@ class _Loop:
         prompt_ids, segment_break = conversation.prompt_ids, conversation.segment_break
         parsed = await conversation.answer(sample.output_ids)
         self.steps += 1
-        self.run.record(
+        _record(
+            self.run,
             AgentStep(
                 content=parsed.content,
                 reasoning=parsed.reasoning_content,
@@ -167,7 +169,7 @@ class _Loop:
                         "seconds": sample.seconds,
                     }
                 },
-            )
+            ),
         )
         return parsed, cut
 
@@ -211,14 +213,15 @@ class _Loop:
         else:
             outcome = Outcome(complaint, False, 0.0)
         text = await self.family.cap_text(outcome.text, self.settings.max_tool_tokens)
-        self.run.record(
+        _record(
+            self.run,
             ToolStep(
                 call=_mcp_call(call, call_id),
                 result=MCPToolResult(
                     content=[TextContent(type="text", text=text)], isError=outcome.is_error or bad is not None, call_id=call_id
                 ),
                 extra={EXTRA_KEY: {"bad": bad.value if bad else None, "raw": call.raw, "seconds": outcome.seconds}},
-            )
+            ),
         )
         return {"role": "tool", "tool_call_id": call_id, "name": call.name or "unknown", "content": text}
 
@@ -228,6 +231,15 @@ class _Loop:
             return None
         text = f"{self.settings.seed}:{self.steps}:{len(conversation.prompt_ids)}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+
+
+def _record(run: Run, step: Step) -> None:
+    """Record a step on the trace; without a key, spare hud the two serialisations for an exporter that drops them."""
+    if hud_settings.api_key:
+        run.record(step)
+    else:
+        step.step_id = len(run.trace.steps) + 1
+        run.trace.steps.append(step)
 
 
 def _opening_messages(run: Run) -> list[dict[str, Any]]:

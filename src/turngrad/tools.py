@@ -1,8 +1,8 @@
 """One rollout's MCP tools: list, call, time-out, shape a result.
 
 In: a hud run and the model's calls. Out: text for the model and facts for the record. Invariants: a call runs at most once,
-whatever the transport does (C8: transport errors are never retried here, and every call carries a unique id by which the
-environment kit answers a repeat from memory); only listed tools with valid arguments are sent (C9); every wait has an end.
+whatever the transport does (C8: the transport sends it once, and it carries a unique id by which the environment kit would
+answer a repeat from memory); only listed tools with valid arguments are sent (C9); every wait has an end.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import mcp.types as mcp_types
 from jsonschema import Draft202012Validator, SchemaError
 from jsonschema.exceptions import UnknownType, best_match
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from mcp import ClientSession, McpError
-from mcp.client.streamable_http import streamable_http_client
 
+from turngrad.envkit.client import EpisodeClient
 from turngrad.episodes import Failure
 from turngrad.errors import RolloutError, RunError
+from turngrad.loopback import loopback_id
+from turngrad.mcp_http import streamable_http
 
 if TYPE_CHECKING:
     from hud.eval.run import Run
@@ -40,48 +41,6 @@ NEXT_TURN_TOOL = "__next_turn__"
 _TIMEOUTS_BEFORE_GIVING_UP = 2
 _REQUEST_TIMEOUT_CODE = 408
 _REFUSED_CODES = (mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
-
-# hud's patched MCP client logs a traceback for every transport error; ours arrive as RolloutError instead.
-logging.getLogger("hud.patches.mcp_patches").setLevel(logging.CRITICAL)
-
-
-class TransportBroken(Exception):
-    """A request whose fate is unknown: deliberately not an httpx error, so that nothing re-sends it (C8)."""
-
-
-class _OneShotStream(httpx.AsyncByteStream):
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._stream:
-                yield chunk
-        except httpx.TransportError as error:
-            raise TransportBroken(f"{type(error).__name__} in mid-response: {error}") from error
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class OneShotTransport(httpx.AsyncHTTPTransport):
-    """Never lets a caller see an error that it would answer by sending the request again.
-
-    `import hud` replaces the MCP client's POST loop by one that re-sends on connection errors, read errors, time-outs and
-    502, 503, 504, for up to ten minutes; a tool that had run would run twice. Here those become `TransportBroken`.
-    """
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        try:
-            response = await super().handle_async_request(request)
-        except httpx.TransportError as error:
-            raise TransportBroken(f"{type(error).__name__}: {error}") from error
-        if response.status_code in (502, 503, 504):
-            await response.aclose()
-            raise TransportBroken(f"HTTP {response.status_code}")
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _OneShotStream(response.stream)
-        return response
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +61,13 @@ class NextTurn:
     tools_changed: bool
 
 
+Session = ClientSession | EpisodeClient
+"""An open MCP session: the SDK's, for any server, or the kit's own for its endpoints, at an eighth of the cost of a call."""
+
+
 @dataclass(slots=True)
 class _Tool:
-    session: ClientSession
+    session: Session
     remote_name: str
     spec: dict[str, Any]
     validator: Validator | None = field(default=None)
@@ -116,7 +79,7 @@ class ToolSession:
     `specs` is the current tool list in OpenAI's function format, key order and Unicode as the servers gave them.
     """
 
-    def __init__(self, sessions: dict[str, ClientSession], bindings: dict[str, dict[str, Any]], timeout: float) -> None:
+    def __init__(self, sessions: dict[str, Session], bindings: dict[str, dict[str, Any]], timeout: float) -> None:
         self.specs: list[dict[str, Any]] = []
         self.user_turns = any(binding.get("user_turns") for binding in bindings.values())
         self.parallel_safe = bool(bindings) and all(binding.get("parallel_safe") for binding in bindings.values())
@@ -128,7 +91,7 @@ class ToolSession:
 
     async def refresh(self) -> None:
         """List the tools again. A name that two servers share is qualified as `server__tool` on both."""
-        listed: list[tuple[str, ClientSession, mcp_types.Tool]] = []
+        listed: list[tuple[str, Session, mcp_types.Tool]] = []
         for server, session in self._sessions.items():
             cursor = None
             while True:
@@ -256,14 +219,18 @@ async def open_tools(run: Run, *, timeout: float) -> AsyncIterator[ToolSession]:
         manifest = run.client.manifest
         capabilities = [c for c in manifest.bindings if c.protocol.split("/", 1)[0] == "mcp"] if manifest is not None else []
         async with AsyncExitStack() as stack:
-            sessions: dict[str, ClientSession] = {}
+            sessions: dict[str, Session] = {}
             bindings = {c.name: dict(run.bindings.get(c.name, {})) for c in capabilities}
             for capability in capabilities:
-                address = run.client.binding(capability.name)
+                shared = bindings[capability.name].get("loopback")
+                # hud's tunnel reaches any environment; one on our own loopback is dialled directly, for half the cost of a call.
+                direct = shared is not None and shared == loopback_id()
+                address = capability if direct else run.client.binding(capability.name)
                 token = bindings[capability.name].get("auth_token") or capability.params.get("auth_token")
                 try:
                     async with asyncio.timeout(timeout):
-                        sessions[capability.name] = await _connect(stack, address.url, token, timeout)
+                        plain = bool(token and bindings[capability.name].get("plain_json"))
+                        sessions[capability.name] = await _connect(stack, address.url, token, timeout, plain)
                 except Exception as error:
                     raise RolloutError(
                         Failure.TOOL_SERVER, f"MCP server {capability.name!r} did not open: {type(error).__name__}: {error}"
@@ -276,18 +243,12 @@ async def open_tools(run: Run, *, timeout: float) -> AsyncIterator[ToolSession]:
         raise _root_cause(group) from group
 
 
-async def _connect(stack: AsyncExitStack, url: str, token: str | None, timeout: float) -> ClientSession:
+async def _connect(stack: AsyncExitStack, url: str, token: str | None, timeout: float, plain: bool) -> Session:
+    if token and plain:
+        return await stack.enter_async_context(EpisodeClient(url, token, timeout))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    client = await stack.enter_async_context(
-        httpx.AsyncClient(
-            transport=OneShotTransport(verify=url.startswith("https")),
-            headers=headers,
-            # The session's own time-out ends a call; the socket's is only a net below it.
-            timeout=httpx.Timeout(timeout + 5, connect=timeout),
-            trust_env=False,
-        )
-    )
-    read, write, _ = await stack.enter_async_context(streamable_http_client(url, http_client=client))
+    # The session's own time-out ends a call; the transport's is only a net below it.
+    read, write = await stack.enter_async_context(streamable_http(url, headers=headers, timeout=timeout + 5))
     session = await stack.enter_async_context(ClientSession(read, write))
     await session.initialize()
     return session
