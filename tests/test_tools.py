@@ -106,8 +106,8 @@ async def test_the_client_that_hud_patches_does_run_it_again(server: Server) -> 
             ClientSession(read, write) as session,
         ):
             await session.initialize()
-            await session.call_tool("reset", {"text": "hi"})
-    assert server.calls("reset") > 1
+            await session.call_tool("unavailable", {"text": "hi"})
+    assert server.calls("unavailable") > 1
 
 
 async def test_a_server_that_dies_in_a_call_fails_the_rollout_at_once(server: Server) -> None:
