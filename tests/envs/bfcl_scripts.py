@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
-from bfcl_data import Entry, function_documents
+from bfcl_data import Entry, TruthCall, function_documents
 from hud.eval import Task, rollout
 from hud.eval.run import Run
 
@@ -18,16 +19,13 @@ Calls = list[list[tuple[str, dict[str, Any]]]]
 def truth(entry: Entry) -> Calls:
     """The ground truth by name; arguments without a name take the documented parameters in order."""
     documents = {name: document for owner in entry.involved_classes for name, document in function_documents(owner).items()}
-    return [
-        [
-            (
-                call.name,
-                {**dict(zip(documents[call.name]["parameters"]["properties"], call.positional, strict=False)), **call.arguments},
-            )
-            for call in calls
-        ]
-        for calls in entry.ground_truth
-    ]
+
+    def named(call: TruthCall) -> tuple[str, dict[str, Any]]:
+        in_order = zip(documents[call.name]["parameters"]["properties"], call.positional, strict=False)
+        # The backends keep the lists they are given.
+        return call.name, copy.deepcopy({**dict(in_order), **call.arguments})
+
+    return [[named(call) for call in calls] for calls in entry.ground_truth]
 
 
 async def play(pool: ServerPool, entry: Entry | str | dict[str, Any], calls: Calls | Any, **options: Any) -> Run:
