@@ -26,8 +26,9 @@ from mcp.types import TextContent
 from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
 from turngrad.conversation import Conversation, History, ModelFamily, ToolUpdates
-from turngrad.episodes import EXTRA_KEY, BadCall, Failure, StopReason
+from turngrad.episodes import BadCall, Failure, StopReason
 from turngrad.errors import RolloutError, RunError
+from turngrad.hud_run import EXTRA_KEY
 from turngrad.policy import Policy
 from turngrad.tools import Outcome, ToolSession, open_tools
 

@@ -122,7 +122,12 @@ class TrainConfig(BaseModel):
         0.0, description="Weight of a KL penalty to the base model; costs one prefill of every trained sequence."
     )
     bad_call_penalty: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="Subtracted from an episode's reward when it made a malformed or refused call; reported apart."
+        0.0,
+        description="Taken off an episode's reward, times the share of its calls that were bad; reported apart.",
+    )
+    check_logprobs: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Where training returns no logprobs: read this many sequences once more, for the gap.",
     )
     grad_clip: Annotated[float, Field(ge=0)] = Field(0.0, description="Largest gradient norm; 0: no clip.")
 

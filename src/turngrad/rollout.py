@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 from hud.eval import Task, rollout
 from hud.settings import settings as hud_settings
 
+from turngrad.advantages import with_malformed_penalty
 from turngrad.agent import LoopSettings, TurnLoopAgent
 from turngrad.conversation import ModelFamily
-from turngrad.episodes import EXTRA_KEY, Episode, Failure, episode_from_run
+from turngrad.episodes import Episode, Failure
 from turngrad.errors import RunError
+from turngrad.hud_run import EXTRA_KEY, episode_from_run
 from turngrad.policy import Policy
 
 if TYPE_CHECKING:
@@ -148,9 +150,7 @@ class Rollouts:
                     retry += 1
             finally:
                 self.in_flight -= 1
-        penalty = self._settings.bad_call_penalty
-        if penalty and any(call.bad is not None for call in episode.tool_calls):
-            episode = replace(episode, shaping=-penalty)
+        episode = with_malformed_penalty(episode, self._settings.bad_call_penalty)
         self._on_progress(episode)
         return episode
 

@@ -148,6 +148,7 @@ class Trainer:
                 clip_high=config.clip_high,
                 grad_clip=config.grad_clip,
                 minibatches=config.minibatches,
+                check_logprobs=config.check_logprobs,
                 timeout=config.step_timeout,
             )
         )
