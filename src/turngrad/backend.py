@@ -56,7 +56,9 @@ async def open_backend(config: TrainConfig, state_dir: Path) -> AsyncIterator[En
     if config.on_fireworks:
         key = os.environ["FIREWORKS_API_KEY"]
         tokenizer = config.tokenizer_model or config.base_model
-        yield Endpoint(config.base_url or FIREWORKS_URL, key, config.base_model, tokenizer, None, local=False)
+        yield Endpoint(
+            config.base_url or FIREWORKS_URL, key, config.base_model, tokenizer, _renderer(Path(tokenizer)), local=False
+        )
         return
     folder, renderer_config = await asyncio.to_thread(local_model, config)
     async with _engine(config.base_model, state_dir) as (base_url, lost):
@@ -88,7 +90,7 @@ def local_model(config: TrainConfig) -> tuple[Path, dict[str, Any] | None]:
     Raises:
         UserError: no such model, a part of it missing, or no torch.
     """
-    from turngrad.local.models import renderer_for, resolve_model
+    from turngrad.local.models import resolve_model
 
     assert config.base_model is not None
     if importlib.util.find_spec("torch") is None:
@@ -98,7 +100,17 @@ def local_model(config: TrainConfig) -> tuple[Path, dict[str, Any] | None]:
         )
     try:
         folder = resolve_model(config.base_model)
-        return folder, renderer_for(folder)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return folder, _renderer(folder)
+
+
+def _renderer(folder: Path) -> dict[str, Any] | None:
+    """What a tokenizer's folder says about its chat format; a hub id says nothing."""
+    from turngrad.local.models import renderer_for
+
+    try:
+        return renderer_for(folder)
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -77,6 +77,9 @@ class TrainConfig(BaseModel):
     group_size: Annotated[int, Field(ge=2)] | None = Field(
         default=None, description="Attempts at each task; their rewards are compared with one another, so at least 2."
     )
+    fill_groups: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Roll out up to this many further groups a step until --tasks-per-step of them have spread."
+    )
     train_tasks: Positive | None = Field(default=None, description="Train on this many tasks of the training split only.")
     eval_tasks: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Tasks of each evaluation, of the held-out split and of the training pool each; 0 turns it off."
@@ -103,6 +106,12 @@ class TrainConfig(BaseModel):
 
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature of the rollouts.")
     learning_rate: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Adam's learning rate.")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Steps over which the learning rate rises to its value."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="After the warm-up: stay, or fall to a tenth at the last step."
+    )
     loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field(
         default="importance_sampling", description="Policy-gradient loss."
     )
@@ -161,6 +170,9 @@ class TrainConfig(BaseModel):
     )
     resume_from: str | None = Field(default=None, description="Go on with a run: its folder.")
     require_update: bool = Field(default=False, description="Fail when no step could update the weights.")
+    stop_if: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None, description="End the run when the reward of five steps falls below this share of the best five before."
+    )
     calibrate: bool = Field(default=False, description="Roll out and report, without an update: is there anything to learn from?")
     debug_samples: Annotated[int, Field(ge=0)] = Field(0, description="Print this many whole episodes of each step.")
     price_sampled: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Price of a million sampled tokens.")
@@ -183,6 +195,8 @@ class TrainConfig(BaseModel):
         family = "arithmetic" if self.taskset == "arithmetic" else "bfcl"
         preset = PRESETS["fireworks" if self.on_fireworks else "local", family]
         filled = self.model_copy(update={k: v for k, v in preset.items() if getattr(self, k) is None})
+        if self.train_tasks is None and filled.train_tasks is not None and filled.tasks_per_step is not None:
+            filled = filled.model_copy(update={"train_tasks": max(filled.train_tasks, filled.tasks_per_step)})
         problems = filled._problems()
         if problems:
             raise UserError("\n".join(problems))

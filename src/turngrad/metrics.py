@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turngrad.episodes import Episode
@@ -83,6 +83,14 @@ def evaluation_metrics(groups: Sequence[Sequence[Episode]]) -> dict[str, Any]:
         "tasks_left_out": len(per_task) - len(judged),
         "samples": sum(map(len, judged)),
     }
+
+
+def by_category(groups: Mapping[str, Sequence[Episode]]) -> dict[str, dict[str, Any]]:
+    """`evaluation_metrics` for each kind of task, a task's kind being its id without the number at its end."""
+    kinds: dict[str, list[Sequence[Episode]]] = {}
+    for task, episodes in sorted(groups.items()):
+        kinds.setdefault(task.rstrip("0123456789").rstrip("_-"), []).append(episodes)
+    return {kind: evaluation_metrics(members) for kind, members in kinds.items()}
 
 
 def mean(values: Iterable[float]) -> float | None:

@@ -100,8 +100,7 @@ class RunLog:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The parsed rows of metrics.jsonl or checkpoints.jsonl."""
-        path = self.folder / name
-        return [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
+        return read_rows(self.folder / name)
 
     def drop_after(self, step: int) -> None:
         """Forget rows and episodes of steps beyond `step`: the state that is resumed knows nothing of them."""
@@ -145,6 +144,11 @@ def read_episodes(path: Path) -> Iterator[Episode]:
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 yield Episode.from_json(line.decode())
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The parsed rows of a metrics.jsonl or checkpoints.jsonl; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
 
 
 def read_config(folder: Path) -> dict[str, Any]:

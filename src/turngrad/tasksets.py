@@ -63,16 +63,19 @@ class Taskset:
     pooled: bool
     has_tools: bool
 
-    def rows_for_step(self, step: int, count: int, seed: int) -> list[TaskRow]:
+    def rows_for_step(self, step: int, count: int, seed: int, *, spare: int = 0) -> list[TaskRow]:
         """The tasks of step `step` (from 1): slices of one shuffle after another, a step never spanning two.
 
-        Every shuffle leaves out its last `len(train) % count` rows, different ones each time.
+        Every shuffle leaves out its last `len(train) % count` rows, different ones each time. `spare` further rows, where
+        there are as many, come from the rest of the shuffle.
         """
         steps_per_epoch = len(self.train) // count
         epoch, place = divmod(step - 1, steps_per_epoch)
         order = list(range(len(self.train)))
         random.Random(f"{seed}/{epoch}").shuffle(order)
-        return [self.train[index] for index in order[place * count : (place + 1) * count]]
+        start = place * count
+        chosen = order[start : start + count] + (order[start + count :] + order[:start])[:spare]
+        return [self.train[index] for index in chosen]
 
 
 def load_taskset(config: TrainConfig) -> Taskset:

@@ -32,6 +32,7 @@ from turngrad.policy import Policy
 from turngrad.reference import Reference
 from turngrad.rollout import Group
 from turngrad.runlog import RunLog
+from turngrad.schedule import has_collapsed, learning_rate_at
 from turngrad.session import Session
 from turngrad.tasksets import Taskset
 from turngrad.transcript import show_samples
@@ -67,6 +68,7 @@ class Trainer:
         self.checkpoint = checkpoint
         self.step = checkpoint.step if checkpoint else 0
         self.saved_step = self.step
+        self.snapshot: str | None = None
         self.updates = sum(bool(row.get("updated")) for row in log.rows("metrics.jsonl"))
         self._learner: Learner | None = None
         self._reference: Reference | None = None
@@ -94,6 +96,9 @@ class Trainer:
                 every = config.checkpoint_every
                 if every and self.step % every == 0 and self.step < config.steps:
                     await self.save_state()
+                if config.stop_if is not None and self._collapsed():
+                    display.say(f"stopping after step {self.step}: the reward fell below --stop-if {config.stop_if} of its best")
+                    break
                 if config.eval_every and self.step % config.eval_every == 0 and self.step < config.steps:
                     await self._evaluate(policy)
             await self._evaluate(policy)
@@ -121,7 +126,8 @@ class Trainer:
     async def _publish(self) -> Policy:
         assert self._learner is not None
         name = "final" if self.step == self.config.steps else f"policy-{self.step:04d}"
-        return await self.session.policy(await self._learner.snapshot(name))
+        self.snapshot = await self._learner.snapshot(name)
+        return await self.session.policy(self.snapshot)
 
     async def _take_step(self, policy: Policy) -> None:
         config, step = self.config, self.step + 1
@@ -138,12 +144,19 @@ class Trainer:
             batch, kl = await self._reference.penalize(batch, config.kl_coef)
         assert self._learner is not None
         assert config.learning_rate is not None
+        assert config.steps is not None
         # A task of its own: a stop waits for the update that is under way, so that weights and rows agree.
         self._updating = asyncio.create_task(
             self._learner.update(
                 batch,
                 loss_fn=config.loss_fn,
-                learning_rate=config.learning_rate,
+                learning_rate=learning_rate_at(
+                    step,
+                    peak=config.learning_rate,
+                    steps=config.steps,
+                    warmup=config.warmup_steps,
+                    schedule=config.schedule,
+                ),
                 clip_low=config.clip_low,
                 clip_high=config.clip_high,
                 grad_clip=config.grad_clip,
@@ -191,15 +204,21 @@ class Trainer:
             )
 
     async def _roll_out(self, policy: Policy, step: int) -> list[Group]:
+        """The step's groups; with `--fill-groups`, further ones while too few have spread."""
         config = self.config
         assert config.tasks_per_step is not None
         assert config.group_size is not None
-        rows = self.taskset.rows_for_step(step, config.tasks_per_step, config.seed)
-        groups = []
-        with self.display.phase(f"step {step}", len(rows) * config.group_size):
+        count, size, seed = config.tasks_per_step, config.group_size, f"{config.seed}/{step}"
+        rows = self.taskset.rows_for_step(step, count, config.seed, spare=config.fill_groups)
+        groups: list[Group] = []
+        with self.display.phase(f"step {step}", count * size):
             self.session.on_progress = lambda episode: self.display.advance()
-            async for group in self.session.rollouts.groups(rows, config.group_size, policy, seed=f"{config.seed}/{step}"):
-                groups.append(group)
+            wanted = rows[:count]
+            while wanted:
+                async for group in self.session.rollouts.groups(wanted, size, policy, seed=seed):
+                    groups.append(group)
+                missing = count - sum(group_advantages(g.episodes, config.advantage).reason is None for g in groups)
+                wanted = rows[len(groups) : len(groups) + missing]
         return groups
 
     async def _evaluate(self, policy: Policy) -> None:
@@ -218,12 +237,16 @@ class Trainer:
             self.log.metrics(row)
             self.display.evaluation(row)
 
+    def _collapsed(self) -> bool:
+        rows = [row for row in self.log.rows("metrics.jsonl") if row["kind"] == "train"]
+        return has_collapsed([row["reward"] for row in rows], self.config.stop_if or 0.0)
+
     async def save_state(self, name: str | None = None, *, timeout: float = 600.0) -> None:
         """Save weights and optimizer after the last whole step, once a step."""
         if self._learner is None or (self.saved_step == self.step and name is None):
             return
         path = await self._learner.save_state(name or f"state-{self.step:04d}", timeout=timeout)
-        self.log.checkpoint({"step": self.step, "state": path})
+        self.log.checkpoint({"step": self.step, "state": path, "snapshot": self.snapshot})
         self.saved_step = self.step
 
     async def save_on_stop(self) -> None:

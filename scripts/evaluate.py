@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Evaluate a snapshot or the base model: `uv run scripts/evaluate.py --run runs/<folder> --samples 4`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from turngrad.cli import parse_flags, run_script
+from turngrad.compare import compare, read_result
+from turngrad.config import TrainConfig, config_from
+from turngrad.display import Display
+from turngrad.errors import UserError
+from turngrad.run import supervised
+from turngrad.runlog import read_config, read_rows
+from turngrad.tasksets import TaskRow, Taskset, load_taskset
+
+if TYPE_CHECKING:
+    from turngrad.rollout import Group
+
+
+class EvaluateConfig(BaseModel):
+    """Evaluate a run's snapshot, or a base model, on held-out or training tasks; or compare two results.
+
+    With --run, the model, taskset and limits are that run's; without, they are the defaults of --taskset.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: Path | None = Field(default=None, description="Run folder whose weights and settings to use.")
+    snapshot: str = Field(default="final", description="final, base, a step number, or a sampler path of the service.")
+    taskset: str | None = Field(default=None, description="Another taskset than the run's.")
+    base_model: str | None = Field(default=None, description="Without --run: the model to evaluate.")
+    split: Literal["held_out", "train", "all"] = Field(default="held_out", description="Which tasks.")
+    tasks: int | None = Field(default=None, ge=1, description="This many of them only.")
+    samples: int = Field(default=4, ge=1, description="Attempts at each task.")
+    temperature: float = Field(default=1.0, gt=0, description="Sampling temperature.")
+    max_concurrent: int = Field(default=64, ge=1, description="Rollouts in flight at once.")
+    json_file: Path | None = Field(default=None, description="Write the result here, for --compare.")
+    compare: tuple[Path, Path] | None = Field(default=None, description="Compare two results instead of evaluating.")
+
+
+def evaluate(arguments: list[str]) -> int:
+    config = parse_flags(EvaluateConfig, arguments)
+    if config.compare is not None:
+        return _compare(*config.compare)
+    return supervised(_evaluate(config, Display()))
+
+
+def _compare(first: Path, second: Path) -> int:
+    found = compare(read_result(first)["per_task"], read_result(second)["per_task"])
+    between = "" if found.interval is None else f" (95 % {found.interval[0]:+.3f} to {found.interval[1]:+.3f})"
+    print(f"{found.tasks} common tasks: {found.first:.3f} -> {found.second:.3f}, difference {found.difference:+.3f}{between}")
+    return 0
+
+
+async def _evaluate(config: EvaluateConfig, display: Display) -> None:
+    saved = read_config(config.run) if config.run else {}
+    changes = {"taskset": config.taskset, "base_model": config.base_model}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    train = config_from({**saved, **changes, "temperature": config.temperature, "max_concurrent": config.max_concurrent})
+    train = train.model_copy(update={"train_tasks": None, "eval_tasks": 0}).resolve()
+    taskset = load_taskset(train)
+    rows = {"held_out": taskset.held_out, "train": taskset.train, "all": (*taskset.train, *taskset.held_out)}[config.split]
+    rows = rows[: config.tasks]
+    with tempfile.TemporaryDirectory(prefix="turngrad-") as scratch:
+        state_dir = config.run / "engine" if config.run else Path(scratch)
+        await _play(config, train, rows, taskset, state_dir, display)
+
+
+async def _play(
+    config: EvaluateConfig,
+    train: TrainConfig,
+    rows: Sequence[TaskRow],
+    taskset: Taskset,
+    state_dir: Path,
+    display: Display,
+) -> None:
+    # Here, not at the top: hud, the SDK and the tokenizer take seconds that --help should not.
+    from turngrad.evaluation import evaluate as play
+    from turngrad.metrics import by_category
+    from turngrad.session import open_session
+
+    snapshot = _snapshot(config)
+    display.say(
+        f"evaluating {snapshot or train.base_model} on {len(rows)} tasks of {taskset.name}, {config.samples} attempts each"
+    )
+    async with open_session(train, taskset, state_dir, say=display.say) as session:
+        policy = await session.policy(snapshot)
+        groups, row = await play(session, rows, policy, split=config.split, step=0, samples=config.samples, display=display)
+        display.evaluation(row)
+        for category, figures in by_category({group.row.id: group.episodes for group in groups}).items():
+            display.say(
+                f"  {category:<28} reward {figures['reward']:.3f}  pass@1 {figures['pass_at_1']:.3f}  tasks {figures['tasks']}"
+            )
+        if config.json_file is not None:
+            result = {key: value for key, value in row.items() if key not in ("kind", "step")}
+            result |= {"taskset": taskset.name, "base_model": train.base_model, "per_task": _per_task(groups)}
+            config.json_file.write_text(json.dumps(result, indent=2) + "\n")
+            display.say(f"result in {config.json_file}")
+
+
+def _per_task(groups: Sequence[Group]) -> dict[str, float]:
+    sound = {group.row.id: [e.reward or 0.0 for e in group.episodes if e.excluded is None] for group in groups}
+    return {task: sum(rewards) / len(rewards) for task, rewards in sorted(sound.items()) if rewards}
+
+
+def _snapshot(config: EvaluateConfig) -> str | None:
+    """The sampler path that `--snapshot` means; None for the base model."""
+    if config.run is None or config.snapshot == "base":
+        return None
+    if "/" in config.snapshot:
+        return config.snapshot
+    if config.snapshot == "final":
+        found = [row["snapshot"] for row in read_rows(config.run / "checkpoints.jsonl")]
+    elif config.snapshot.isdigit():
+        # The row of a step names the weights it sampled: those after the step before.
+        rows = read_rows(config.run / "metrics.jsonl")
+        found = [row["snapshot"] for row in rows if row["kind"] == "train" and row["step"] == int(config.snapshot) + 1]
+    else:
+        raise UserError(f"--snapshot {config.snapshot!r}: expected final, base, a step number or a sampler path")
+    if not found:
+        raise UserError(f"{config.run} has no snapshot {config.snapshot!r}; its metrics.jsonl names those there are")
+    return found[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(evaluate))

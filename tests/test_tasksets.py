@@ -1,0 +1,70 @@
+"""Tasks of a step as a function of the step, and the split's invariants (C10, C11)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turngrad.config import TrainConfig
+from turngrad.errors import UserError
+from turngrad.tasksets import TaskRow, Taskset, check_disjoint, load_taskset
+
+
+def _row(name: str, scenario: str | None = None, prompt: str | None = None) -> TaskRow:
+    return TaskRow(name, "env", "template", {}, scenario or name, prompt or name)
+
+
+def _taskset(train: list[TaskRow], held_out: list[TaskRow]) -> Taskset:
+    return Taskset("t", tuple(train), tuple(held_out), Path("env.py"), pooled=False, has_tools=False)
+
+
+@given(size=st.integers(1, 40), count=st.integers(1, 40), seed=st.integers(0, 5), step=st.integers(1, 200))
+def test_a_step_draws_distinct_tasks_and_an_epoch_draws_none_twice(size: int, count: int, seed: int, step: int) -> None:
+    count = min(count, size)
+    taskset = _taskset([_row(str(i)) for i in range(size)], [])
+    rows = taskset.rows_for_step(step, count, seed)
+    assert len({row.id for row in rows}) == count
+    assert rows == taskset.rows_for_step(step, count, seed)
+    per_epoch = size // count
+    first = (step - 1) // per_epoch * per_epoch + 1
+    epoch = [row.id for s in range(first, first + per_epoch) for row in taskset.rows_for_step(s, count, seed)]
+    assert len(epoch) == len(set(epoch))
+
+
+@given(size=st.integers(2, 30), count=st.integers(1, 10), spare=st.integers(0, 40), step=st.integers(1, 50))
+def test_spare_tasks_follow_the_steps_own_and_repeat_none(size: int, count: int, spare: int, step: int) -> None:
+    count = min(count, size)
+    taskset = _taskset([_row(str(i)) for i in range(size)], [])
+    rows = taskset.rows_for_step(step, count, 0, spare=spare)
+    assert rows[:count] == taskset.rows_for_step(step, count, 0)
+    assert len({row.id for row in rows}) == len(rows) == min(size, count + spare)
+
+
+@pytest.mark.parametrize(
+    "held_out",
+    [_row("a"), _row("z", prompt="a"), _row("z", scenario="a")],
+    ids=["id", "prompt", "scenario"],
+)
+def test_a_held_out_task_that_trains_under_any_name_is_refused(held_out: TaskRow) -> None:
+    with pytest.raises(UserError, match="share their"):
+        check_disjoint(_taskset([_row("a")], [held_out]))
+
+
+def test_arithmetic_holds_out_pairs_with_their_mirror_images() -> None:
+    config = TrainConfig(taskset="arithmetic", backend="local").resolve()
+    taskset = load_taskset(config)
+    assert len(taskset.held_out) >= 16
+    products = {tuple(sorted((row.args["a"], row.args["b"]))) for row in taskset.train}
+    assert not products & {tuple(sorted((row.args["a"], row.args["b"]))) for row in taskset.held_out}
+
+
+def test_too_few_tasks_are_named_with_the_flag() -> None:
+    config = TrainConfig(taskset="arithmetic", backend="local", min_a=2, max_a=4, min_b=2, max_b=4).resolve()
+    with pytest.raises(UserError, match="operand pairs"):
+        load_taskset(config)
+    config = TrainConfig(taskset="bfcl-multi-turn", backend="local", tasks_per_step=200).resolve()
+    with pytest.raises(UserError, match="--tasks-per-step 200"):
+        load_taskset(config)
