@@ -158,6 +158,27 @@ async def test_a_closed_pool_and_a_task_with_its_own_runtime_are_refused() -> No
         ServerPool(ENV, procs=0)
 
 
+async def test_a_pool_that_closes_while_it_starts_leaves_no_process() -> None:
+    def servers() -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = path.read_bytes()
+            except OSError:
+                continue
+            if b"server_child.py" in command and f"\0{os.getpid()}\0".encode() in command:
+                found.append(int(path.parent.name))
+        return found
+
+    for pause in (0, 0, 0.001, 0.01, 0.1):
+        async with ServerPool(ENV, procs=3):
+            await asyncio.sleep(pause)
+    assert gone(servers(), 5)
+    async with ServerPool(ENV) as pool:
+        await pool.warm()
+        assert servers() == pool.pids
+
+
 def parent(body: str) -> subprocess.Popen[str]:
     code = f"""
 import asyncio, threading, time
