@@ -53,12 +53,12 @@ def tokenizer() -> Tokenizer:
     return built
 
 
-def write_folder(folder: Path, **overrides: Any) -> Path:
-    """Writes the model and its tokenizer; weights are the same every time."""
+def write_folder(folder: Path, *, scale: float = 0.3, **overrides: Any) -> Path:
+    """Writes the model and its tokenizer; weights are the same every time, matrices of standard deviation `scale`."""
     folder.mkdir(parents=True, exist_ok=True)
     content = config(**overrides)
     (folder / "config.json").write_text(json.dumps(content))
-    decoder = seeded_decoder(content)
+    decoder = seeded_decoder(content, scale=scale)
     save_file({name: p.detach().contiguous() for name, p in decoder.named_parameters()}, folder / "model.safetensors")
     tokenizer().save(str(folder / "tokenizer.json"))
     class_of = {"eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -66,14 +66,14 @@ def write_folder(folder: Path, **overrides: Any) -> Path:
     return folder
 
 
-def seeded_decoder(content: dict[str, Any], seed: int = 0) -> Decoder:
+def seeded_decoder(content: dict[str, Any], seed: int = 0, scale: float = 0.3) -> Decoder:
     """A decoder whose logits vary enough for sampling to mean something."""
     generator = torch.Generator().manual_seed(seed)
     decoder = Decoder(Spec.from_config(content))
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.3 * noise)
+            parameter.copy_(1 + 0.1 * noise if "norm" in name else scale * noise)
     return decoder
 
 

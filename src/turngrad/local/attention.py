@@ -39,14 +39,15 @@ class BatchAttention:
     def _masked(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The same through torch's own attention, for devices whose kernels give no log-sum-exp."""
         p, rows, width = self._prefix, self._rows, self._width
-        own = [_by_row(x[p:], rows, width) for x in (q, k, v)]
+        own_q, own_k, own_v = (_by_row(x[p:], rows, width) for x in (q, k, v))
         if not p:
-            mixed = F.scaled_dot_product_attention(*own, is_causal=True, enable_gqa=True)
+            mixed = F.scaled_dot_product_attention(own_q, own_k, own_v, is_causal=True, enable_gqa=True)
             return mixed.transpose(1, 2).reshape(rows * width, -1)
-        first = [_by_row(x[:p], 1, p) for x in (q, k, v)]
-        head = F.scaled_dot_product_attention(*first, is_causal=True, enable_gqa=True)
-        keys, values = (torch.cat((x.expand(rows, -1, -1, -1), y), 2) for x, y in zip(first[1:], own[1:], strict=True))
-        tail = F.scaled_dot_product_attention(own[0], keys, values, attn_mask=self._mask, enable_gqa=True)
+        first_q, first_k, first_v = (_by_row(x[:p], 1, p) for x in (q, k, v))
+        head = F.scaled_dot_product_attention(first_q, first_k, first_v, is_causal=True, enable_gqa=True)
+        keys = torch.cat((first_k.expand(rows, -1, -1, -1), own_k), 2)
+        values = torch.cat((first_v.expand(rows, -1, -1, -1), own_v), 2)
+        tail = F.scaled_dot_product_attention(own_q, keys, values, attn_mask=self._mask, enable_gqa=True)
         return torch.cat((head.transpose(1, 2).reshape(p, -1), tail.transpose(1, 2).reshape(rows * width, -1)))
 
 

@@ -83,6 +83,14 @@ class Spec:
         )
 
 
+    @property
+    def parameters(self) -> int:
+        """Weights in matrices, a tied embedding once."""
+        attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
+        block = attention + 3 * self.hidden * self.intermediate
+        return self.layers * block + self.vocab * self.hidden * (1 if self.tied else 2)
+
+
 class CausalLM(Protocol):
     """What trainer and sampler ask of a model."""
 
@@ -146,7 +154,27 @@ def _forward(
     positions: Tensor,
     attend: Attend,
     keep: Tensor | None,
+    compute: torch.dtype,
 ) -> Tensor:
+    eps, width = spec.norm_eps, (spec.hidden,)
+    low = compute != torch.float32
+    with torch.autocast(tokens.device.type, compute, enabled=low):
+        x = _hidden(spec, rotary, embedding, layers, tokens, positions, attend, keep)
+    # The head stays in fp32: bf16 logits are an eighth apart at 20, and no logprob could agree to better.
+    return head(F.rms_norm(x.float(), width, final_norm, eps))
+
+
+def _hidden(
+    spec: Spec,
+    rotary: RotaryTable,
+    embedding: Tensor,
+    layers: Sequence[_Layer],
+    tokens: Tensor,
+    positions: Tensor,
+    attend: Attend,
+    keep: Tensor | None,
+) -> Tensor:
+    """The last layer's output [M, hidden]. The residual stream, norms and rotary angles are fp32 in any case."""
     n, eps, width = len(tokens), spec.norm_eps, (spec.hidden,)
     cos, sin = rotary.at(positions, int(positions.max()) + 1)
     x = F.embedding(tokens, embedding)
@@ -155,15 +183,17 @@ def _forward(
         q = q.view(n, spec.heads, spec.head_dim)
         k = k.view(n, spec.kv_heads, spec.head_dim)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q = F.rms_norm(q, (spec.head_dim,), layer.q_norm, eps)
-            k = F.rms_norm(k, (spec.head_dim,), layer.k_norm, eps)
-        mixed = attend(index, _rotate(q, cos, sin), _rotate(k, cos, sin), v.view(n, spec.kv_heads, spec.head_dim))
+            q = F.rms_norm(q.float(), (spec.head_dim,), layer.q_norm, eps)
+            k = F.rms_norm(k.float(), (spec.head_dim,), layer.k_norm, eps)
+        # Attention is fp32 throughout: it is little work, and in bf16 it differs by how its keys are cut into parts.
+        v = v.float().view(n, spec.kv_heads, spec.head_dim)
+        mixed = attend(index, _rotate(q, cos, sin), _rotate(k, cos, sin), v)
         if keep is not None and index == len(layers) - 1:
             # Nothing above mixes positions: what is not asked for can stop here.
             mixed, x = mixed[keep], x[keep]
         x = x + layer.out(mixed)
         x = x + layer.mlp(F.rms_norm(x, width, layer.post_norm, eps))
-    return head(F.rms_norm(x, width, final_norm, eps)).float()
+    return x
 
 
 class _Norm(nn.Module):
@@ -232,9 +262,9 @@ class _Body(nn.Module):
 class Decoder(nn.Module):
     """The trainable form. Parameter names are Hugging Face's, so checkpoints load and save unchanged."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, compute: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.compute = spec, compute
         self.model = _Body(spec)
         self.lm_head = nn.Linear(spec.hidden, spec.vocab, bias=False)
         if spec.tied:
@@ -246,15 +276,16 @@ class Decoder(nn.Module):
         if self._rotary is None:
             self._rotary = RotaryTable(self.spec, embedding.device)
         layers = [_Trainable(block) for block in self.model.layers]  # pyright: ignore[reportArgumentType]
+        norm, head = self.model.norm.weight, self.lm_head
         return _forward(
-            self.spec, self._rotary, embedding, layers, self.model.norm.weight, self.lm_head, tokens, positions, attend, keep
+            self.spec, self._rotary, embedding, layers, norm, head, tokens, positions, attend, keep, self.compute
         )
 
 
 class _Fused:
     """One block's frozen weights: q, k, v in one matrix, gate and up in another."""
 
-    def __init__(self, spec: Spec, weights: Mapping[str, Tensor], index: int) -> None:
+    def __init__(self, spec: Spec, weights: Mapping[str, Tensor], index: int, compute: torch.dtype) -> None:
         prefix = f"model.layers.{index}."
         attn, mlp = prefix + "self_attn.", prefix + "mlp."
         self._split = [spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.kv_heads * spec.head_dim]
@@ -266,6 +297,10 @@ class _Fused:
             torch.cat([weights[f"{mlp}{name}_proj.bias"] for name in ("gate", "up")]) if spec.mlp_bias else None
         )
         self._down, self._down_bias = weights[mlp + "down_proj.weight"], weights.get(mlp + "down_proj.bias")
+        # What autocast would convert at every call is converted once; norms stay as they are.
+        for field in ("_qkv", "_qkv_bias", "_out", "_out_bias", "_gate_up", "_gate_up_bias", "_down", "_down_bias"):
+            matrix = getattr(self, field)
+            setattr(self, field, matrix.to(compute) if matrix is not None else None)
         self.input_norm = weights[prefix + "input_layernorm.weight"]
         self.post_norm = weights[prefix + "post_attention_layernorm.weight"]
         self.q_norm, self.k_norm = weights.get(attn + "q_norm.weight"), weights.get(attn + "k_norm.weight")
@@ -285,12 +320,12 @@ class _Fused:
 class FrozenDecoder:
     """The sampler's form of one set of weights: immutable, no autograd, fused projections."""
 
-    def __init__(self, spec: Spec, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: Spec, weights: Mapping[str, Tensor], compute: torch.dtype = torch.float32) -> None:
         """`weights` by Hugging Face name; they must not change afterwards (unfused ones are not copied)."""
-        self.spec = spec
+        self.spec, self.compute = spec, compute
         self._embedding = weights["model.embed_tokens.weight"]
         self._head = weights.get("lm_head.weight", self._embedding)
-        self._layers = [_Fused(spec, weights, index) for index in range(spec.layers)]
+        self._layers = [_Fused(spec, weights, index, compute) for index in range(spec.layers)]
         self._norm = weights["model.norm.weight"]
         self._rotary = RotaryTable(spec, self._embedding.device)
 
@@ -298,6 +333,5 @@ class FrozenDecoder:
         return F.linear(x, self._head)
 
     def __call__(self, tokens: Tensor, positions: Tensor, attend: Attend, keep: Tensor | None) -> Tensor:
-        return _forward(
-            self.spec, self._rotary, self._embedding, self._layers, self._norm, self._logits, tokens, positions, attend, keep
-        )
+        shared = (self.spec, self._rotary, self._embedding, self._layers, self._norm, self._logits)
+        return _forward(*shared, tokens, positions, attend, keep, self.compute)

@@ -77,9 +77,9 @@ class Engine:
         self._samplers: OrderedDict[str | None, Sampler] = OrderedDict()
         self._recent: OrderedDict[str, tuple[dict[str, Tensor], Lora | None]] = OrderedDict()
         self.thread = threading.Thread(target=self._work, name="turngrad-engine", daemon=True)
-        log.info(
-            "serving %s: %.1f M parameters on %s, %s", base.name, size / 1e6, device, "trained in full" if self.full else "LoRA"
-        )
+        how = "trained in full" if self.full else "trained by LoRA"
+        dtype = str(base.compute).removeprefix("torch.")
+        log.info("serving %s: %.1f M parameters on %s in %s, %s", base.name, size / 1e6, device, dtype, how)
 
     # -- the worker ---------------------------------------------------------------------------------------------------
 
@@ -170,8 +170,7 @@ class Engine:
         if sampler is None:
             self._retire()
             model = self.base.freeze(self._weights(snapshot))
-            dtype = next(iter(self.base.weights.values())).dtype
-            cache = KVCache(self.base.spec, self._device, dtype, self.settings.cache_bytes)
+            cache = KVCache(self.base.spec, self._device, torch.float32, self.settings.cache_bytes)
             sampler = Sampler(model, cache, self.stops, self._device, max_running=self.settings.max_running)
             self._samplers[snapshot] = sampler
         self._samplers.move_to_end(snapshot)

@@ -145,7 +145,7 @@ def _load(args: argparse.Namespace) -> tuple[Engine, Faults | None]:
     if args.threads:
         torch.set_num_threads(args.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
-    base = load_base_model(args.model, resolve_model(args.model), device)
+    base = load_base_model(args.model, resolve_model(args.model), device, args.dtype)
     faults = Faults.read(args.faults) if args.faults else None
     return Engine(base, Settings(state_dir=args.state_dir, full_finetune=args.full_finetune), device), faults
 
