@@ -6,14 +6,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from turngrad.cli import flag_value, parse_flags, run_script
+from turngrad.cli import flag_value, parse_flags, read_yaml, run_script
 from turngrad.config import TrainConfig, config_from
 from turngrad.runlog import read_config
 
 
 def train(arguments: list[str]) -> int:
-    """Parse and train. With --resume-from, flags that are not given keep the values of that run."""
+    """Parse and train. With --config or --resume-from, flags that are not given keep the values of that file or run."""
     default = None
+    file = flag_value("--config", arguments)
+    if file is not None:
+        default = config_from(read_yaml(Path(file)))
     folder = flag_value("--resume-from", arguments)
     if folder is not None:
         default = config_from({**read_config(Path(folder)), "resume_from": folder, "output_dir": None})

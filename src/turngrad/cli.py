@@ -10,9 +10,11 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from turngrad.config import PRESETS, validation_message
@@ -54,6 +56,21 @@ def flag_value(flag: str, arguments: list[str]) -> str | None:
         if argument.startswith(f"{flag}="):
             return argument.partition("=")[2]
     return None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Settings from a YAML file, by name; `-` and `_` are the same in a name.
+
+    Raises:
+        UserError: no such file, or it is no mapping.
+    """
+    try:
+        data = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"--config {path}: {error}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"--config {path}: expected `name: value` lines, found a {type(data).__name__}")
+    return {str(name).replace("-", "_"): value for name, value in data.items()}
 
 
 def run_script(script: Callable[[list[str]], int]) -> int:

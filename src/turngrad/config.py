@@ -80,6 +80,10 @@ class TrainConfig(BaseModel):
     fill_groups: Annotated[int, Field(ge=0)] = Field(
         default=0, description="Roll out up to this many further groups a step until --tasks-per-step of them have spread."
     )
+    max_lag: Annotated[int, Field(ge=0, le=1)] = Field(
+        default=0,
+        description="0: strictly on-policy. 1: roll out the next step while this one's update runs, under weights one step old.",
+    )
     train_tasks: Positive | None = Field(default=None, description="Train on this many tasks of the training split only.")
     eval_tasks: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Tasks of each evaluation, of the held-out split and of the training pool each; 0 turns it off."
@@ -164,6 +168,7 @@ class TrainConfig(BaseModel):
     seed: int = Field(
         default=0, description="Order of the tasks and seeds of the samples. The train and held-out split is fixed."
     )
+    config: Path | None = Field(default=None, description="Read settings from this YAML file; flags win over it.")
     output_dir: Path | None = Field(default=None, description="Run folder; None: a new one below runs/.")
     checkpoint_every: Annotated[int, Field(ge=0)] = Field(
         10, description="Save a resumable state every so many steps; 0: at the end."

@@ -94,10 +94,12 @@ class Rollouts:
         counts, self._counts = self._counts, RolloutCounts()
         return counts
 
-    async def groups(self, rows: Sequence[TaskRow], group_size: int, policy: Policy, *, seed: str) -> AsyncIterator[Group]:
+    async def groups(
+        self, rows: Sequence[TaskRow], group_size: int, policy: Policy, *, seed: str, lag: int = 0
+    ) -> AsyncIterator[Group]:
         """Play every row `group_size` times; yield each group when its last attempt is in, in order of completion.
 
-        `seed` is one text per step: with it, task and attempt fix the seeds of every sample.
+        `seed` is one text per step: with it, task and attempt fix the seeds of every sample. `lag` is noted on the episodes.
 
         Raises:
             RunError: a fault that the next rollout would meet as well (a refused key, contract errors in a row).
@@ -105,7 +107,7 @@ class Rollouts:
         tasks: set[asyncio.Task[Any]] = set()
         done: asyncio.Queue[Group | BaseException] = asyncio.Queue()
 
-        async def play_group(row: TaskRow, index: int) -> None:
+        async def play_group(row: TaskRow) -> None:
             group_id = f"{seed}/{row.id}"
             attempts = [asyncio.create_task(self._play(row, group_id, i, policy, seed)) for i in range(group_size)]
             try:
@@ -118,10 +120,10 @@ class Rollouts:
                     done.put_nowait(error)
                     return
                 raise
-            done.put_nowait(Group(row, tuple(episodes)))
+            done.put_nowait(Group(row, tuple(replace(episode, lag=lag) for episode in episodes)))
 
-        for index, row in enumerate(rows):
-            tasks.add(asyncio.create_task(play_group(row, index)))
+        for row in rows:
+            tasks.add(asyncio.create_task(play_group(row)))
         try:
             for _ in rows:
                 result = await done.get()

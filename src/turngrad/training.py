@@ -7,9 +7,9 @@
 Before the first step and after the last, the training pool and the held-out tasks are evaluated.
 
 Invariants: a step's row is written when its update is whole, so that "k steps and resume" takes the same tasks, seeds and
-optimizer state as a run that never stopped (C11); what the loop has not written never happened (C12). Strictly on-policy:
-a step's episodes come from the weights it updates. Left out on purpose: replay, and credit finer than an episode, which is
-biased where the policy decides how many turns it takes (verl#7244).
+optimizer state as a run that never stopped (C11); what the loop has not written never happened (C12). A step's episodes come
+from the weights it updates, unless `--max-lag` says otherwise. Left out on purpose: replay, and credit finer than an
+episode, which is biased where the policy decides how many turns it takes (verl#7244).
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Trainer:
         self.updates = sum(bool(row.get("updated")) for row in log.rows("metrics.jsonl"))
         self._learner: Learner | None = None
         self._reference: Reference | None = None
+        self._ahead: asyncio.Task[list[Group]] | None = None
         self._updating: asyncio.Task[UpdateResult] | None = None
 
     async def run(self) -> None:
@@ -91,8 +92,7 @@ class Trainer:
             while self.step < config.steps:
                 async with asyncio.timeout(config.step_timeout):
                     await self._take_step(policy)
-                policy.close()
-                policy = await self._publish()
+                policy = await self._next_policy(policy)
                 every = config.checkpoint_every
                 if every and self.step % every == 0 and self.step < config.steps:
                     await self.save_state()
@@ -109,6 +109,10 @@ class Trainer:
         except RunError:
             await self.save_on_stop()
             raise
+        finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
+                await asyncio.gather(self._ahead, return_exceptions=True)
         if config.require_update and self.updates == 0:
             raise RunError(
                 "--require-update: no step updated the weights, because no group had two rewards that differ; "
@@ -131,10 +135,13 @@ class Trainer:
 
     async def _take_step(self, policy: Policy) -> None:
         config, step = self.config, self.step + 1
-        assert config.tasks_per_step is not None
+        assert config.steps is not None
         started = time.monotonic()
-        groups = await self._roll_out(policy, step)
+        ahead, self._ahead = self._ahead, None
+        groups = await (ahead if ahead is not None else self._roll_out(policy, step))
         rolled = time.monotonic()
+        if config.max_lag and step < config.steps:
+            self._ahead = asyncio.create_task(self._roll_out(policy, step + 1, lag=1))
         pairs = [
             (group.episodes, group_advantages(group.episodes, config.advantage, clip=config.advantage_clip)) for group in groups
         ]
@@ -144,7 +151,6 @@ class Trainer:
             batch, kl = await self._reference.penalize(batch, config.kl_coef)
         assert self._learner is not None
         assert config.learning_rate is not None
-        assert config.steps is not None
         # A task of its own: a stop waits for the update that is under way, so that weights and rows agree.
         self._updating = asyncio.create_task(
             self._learner.update(
@@ -203,19 +209,30 @@ class Trainer:
                 f"(now {self.session.family.name}; --renderer names another)"
             )
 
-    async def _roll_out(self, policy: Policy, step: int) -> list[Group]:
-        """The step's groups; with `--fill-groups`, further ones while too few have spread."""
+    async def _next_policy(self, policy: Policy) -> Policy:
+        """Publish the weights; the old policy is released when nothing samples from it any more."""
+        if self._ahead is None:
+            policy.close()
+        else:
+            self._ahead.add_done_callback(lambda task: policy.close())
+        return await self._publish()
+
+    async def _roll_out(self, policy: Policy, step: int, *, lag: int = 0) -> list[Group]:
+        """The step's groups; with `--fill-groups`, further ones while too few have spread.
+
+        `lag` is by how many optimizer steps the policy will be older than the weights these groups update.
+        """
         config = self.config
         assert config.tasks_per_step is not None
         assert config.group_size is not None
         count, size, seed = config.tasks_per_step, config.group_size, f"{config.seed}/{step}"
         rows = self.taskset.rows_for_step(step, count, config.seed, spare=config.fill_groups)
         groups: list[Group] = []
-        with self.display.phase(f"step {step}", count * size):
+        with self.display.phase(f"step {step}" if lag == 0 else "", count * size):
             self.session.on_progress = lambda episode: self.display.advance()
             wanted = rows[:count]
             while wanted:
-                async for group in self.session.rollouts.groups(wanted, size, policy, seed=seed):
+                async for group in self.session.rollouts.groups(wanted, size, policy, seed=seed, lag=lag):
                     groups.append(group)
                 missing = count - sum(group_advantages(g.episodes, config.advantage).reason is None for g in groups)
                 wanted = rows[len(groups) : len(groups) + missing]
