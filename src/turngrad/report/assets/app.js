@@ -1,0 +1,139 @@
+"use strict";
+/* Where the page is: `#/` is the overview, `#/0/step-0003` a page of episodes, `#/0/step-0003/5` one of them. */
+
+const view = { page: null, episodes: [], at: 0, colour: "mask" };
+const overview = document.getElementById("overview");
+const viewer = document.getElementById("viewer");
+
+async function route() {
+  const [path, query] = location.hash.replace(/^#\//, "").split("?");
+  const [run, name, index] = path.split("/");
+  const page = pageOf(`${run}/${name}`);
+  document.getElementById("token-info").hidden = true;
+  overview.hidden = Boolean(page);
+  viewer.hidden = !page;
+  document.getElementById("top").hidden = Boolean(page);
+  if (!page) {
+    if (view.page) scrollTo(0, view.scrolled || 0);
+    view.page = null;
+    return;
+  }
+  if (!view.page) view.scrolled = scrollY;
+  const arrived = view.page !== page;
+  view.page = page;
+  view.episodes = page.kept ? await episodesOf(page) : [];
+  if (view.page !== page) return;
+  const task = new URLSearchParams(query || "").get("task");
+  const found = view.episodes.findIndex((episode) => (task === null ? String(episode.index) === index : episode.task === task));
+  view.at = Math.max(0, found);
+  drawViewer();
+  if (arrived) viewer.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+function drawViewer() {
+  const page = view.page;
+  const place = DATA.pages.indexOf(page);
+  const beside = (offset) => DATA.pages[place + offset];
+  const go = (target) => () => { if (target) location.hash = `#/${target.key}`; };
+  const episode = view.episodes[view.at];
+  const kept = page.kept === page.total ? `${page.total} episodes` : `${page.kept} of ${page.total} episodes kept, extremes first`;
+  const bar = el(
+    "div",
+    { class: "bar" },
+    el("button", { type: "button", onclick: () => { location.hash = "#/"; } }, "Overview"),
+    el("h2", {}, labelled(page.run, page.title), el("span", { class: "soft" }, ` ${kept}`)),
+    el("button", { type: "button", disabled: !beside(-1), onclick: go(beside(-1)) }, "Earlier step"),
+    el("button", { type: "button", disabled: !beside(1), onclick: go(beside(1)) }, "Later step"),
+    el("button", { type: "button", disabled: view.at === 0, onclick: () => move(-1) }, "Previous"),
+    el("button", { type: "button", disabled: view.at >= view.episodes.length - 1, onclick: () => move(1) }, "Next"),
+    el(
+      "div",
+      { role: "group", "aria-label": "Colour of tokens", class: "filters" },
+      ...["mask", "logprob", "advantage"].map((kind) =>
+        el("button", { type: "button", "data-colour-button": kind, "aria-pressed": String(kind === view.colour), onclick: () => colour(kind) }, kind)),
+    ),
+  );
+  const hint = "Left and right: episodes. Shift with them: steps. M, L, A: colours. Escape: overview.";
+  viewer.replaceChildren(bar, el("p", { class: "hint" }, hint));
+  if (!episode) {
+    viewer.append(el("p", { class: "note" }, page.total ? "The episodes of this step did not fit into the report; scripts/show.py prints them." : "No episodes."));
+    return;
+  }
+  viewer.append(el("div", { class: "split" }, el("nav", { "aria-label": "Episodes" }, picker(), list()), el("div", { id: "shown" }, drawEpisode(episode))));
+  colour(view.colour);
+  viewer.querySelector(".list [aria-current]")?.scrollIntoView({ block: "nearest" });
+  say(`${page.title}, ${episode.task}, attempt ${episode.attempt}, reward ${number(episode.reward)}`);
+}
+
+function hashOf(episode) {
+  return `#/${view.page.key}/${episode.index}`;
+}
+
+function list() {
+  const items = [];
+  view.episodes.forEach((episode, at) => {
+    if (!at || view.episodes[at - 1].task !== episode.task) items.push(el("li", { class: "task" }, episode.task));
+    const mark = episode.excluded ? episode.excluded : episode.stop === "done" ? "" : episode.stop;
+    items.push(el("li", {}, el("a", { href: hashOf(episode), "aria-current": at === view.at ? "true" : null },
+      el("span", {}, `attempt ${episode.attempt}`), el("span", { class: "mark" }, mark), el("span", {}, number(episode.reward)))));
+  });
+  return el("ul", { class: "list" }, ...items);
+}
+
+function picker() {
+  const options = view.episodes.map((episode, at) =>
+    el("option", { value: at, selected: at === view.at }, `${episode.task}, attempt ${episode.attempt}, reward ${number(episode.reward)}`));
+  return el("select", { class: "pick", "aria-label": "Episode", onchange: (event) => { location.hash = hashOf(view.episodes[event.target.value]); } }, ...options);
+}
+
+function move(offset) {
+  const episode = view.episodes[view.at + offset];
+  if (episode) location.hash = hashOf(episode);
+}
+
+function colour(kind) {
+  view.colour = kind;
+  viewer.dataset.colour = kind;
+  viewer.querySelectorAll("[data-colour-button]").forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.colourButton === kind)));
+  viewer.querySelectorAll(".legend").forEach((row) => { row.hidden = row.dataset.kind !== kind; });
+}
+
+function told(event) {
+  const info = document.getElementById("token-info");
+  const picked = event.target.closest?.(".tok[data-told]");
+  if (event.type === "pointerover" && event.pointerType === "touch") return;
+  viewer.querySelectorAll(".picked").forEach((node) => node.classList.remove("picked"));
+  info.hidden = !picked;
+  if (!picked) return;
+  picked.classList.add("picked");
+  info.textContent = `${JSON.stringify(picked.textContent)}  ${picked.dataset.told}`;
+}
+
+function pressed(event) {
+  if (viewer.hidden || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, input, .scroll")) return;
+  const place = DATA.pages.indexOf(view.page);
+  const step = (offset) => { const page = DATA.pages[place + offset]; if (page) location.hash = `#/${page.key}`; };
+  const actions = {
+    ArrowLeft: () => (event.shiftKey ? step(-1) : move(-1)),
+    ArrowRight: () => (event.shiftKey ? step(1) : move(1)),
+    m: () => colour("mask"),
+    l: () => colour("logprob"),
+    a: () => colour("advantage"),
+    Escape: () => { location.hash = "#/"; },
+  };
+  if (!actions[event.key]) return;
+  event.preventDefault();
+  actions[event.key]();
+}
+
+drawTop();
+drawCharts();
+drawSteps();
+drawTasks();
+addEventListener("hashchange", route);
+addEventListener("keydown", pressed);
+viewer.addEventListener("pointerover", told);
+viewer.addEventListener("click", told);
+if (DATA.refresh) setInterval(() => { if (!document.hidden) location.reload(); }, 1000 * DATA.refresh);
+route();
