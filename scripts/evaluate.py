@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from turngrad.cli import parse_flags, run_script
 from turngrad.compare import compare, read_result
-from turngrad.config import TrainConfig, config_from
+from turngrad.config import ENVIRONMENT_SETTINGS, TrainConfig, config_from
 from turngrad.display import Display
 from turngrad.errors import UserError
 from turngrad.run import supervised
@@ -64,8 +64,11 @@ async def _evaluate(config: EvaluateConfig, display: Display) -> None:
     saved = read_config(config.run) if config.run else {}
     changes = {"taskset": config.taskset, "base_model": config.base_model}
     changes = {key: value for key, value in changes.items() if value is not None}
+    if config.taskset is not None:
+        # The run's own files would win over a named taskset.
+        saved = {key: value for key, value in saved.items() if key not in ENVIRONMENT_SETTINGS}
     train = config_from({**saved, **changes, "temperature": config.temperature, "max_concurrent": config.max_concurrent})
-    train = train.model_copy(update={"train_tasks": None, "eval_tasks": 0}).resolve()
+    train = train.model_copy(update={"train_tasks": None}).resolve()
     taskset = load_taskset(train)
     rows = {"held_out": taskset.held_out, "train": taskset.train, "all": (*taskset.train, *taskset.held_out)}[config.split]
     rows = rows[: config.tasks]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from turngrad.config import TrainConfig
 from turngrad.errors import UserError
+from turngrad.runtimes import Placement
 from turngrad.tasksets import TaskRow, Taskset, check_disjoint, load_taskset
 
 
@@ -18,7 +19,7 @@ def _row(name: str, scenario: str | None = None, prompt: str | None = None) -> T
 
 
 def _taskset(train: list[TaskRow], held_out: list[TaskRow]) -> Taskset:
-    return Taskset("t", tuple(train), tuple(held_out), Path("env.py"), pooled=False, has_tools=False)
+    return Taskset("t", tuple(train), tuple(held_out), Placement("local", Path("env.py")), has_tools=False)
 
 
 @given(size=st.integers(1, 40), count=st.integers(1, 40), seed=st.integers(0, 5), step=st.integers(1, 200))

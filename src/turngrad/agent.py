@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from hud.agents.base import Agent
@@ -30,7 +30,7 @@ from turngrad.episodes import BadCall, Failure, StopReason
 from turngrad.errors import RolloutError, RunError
 from turngrad.hud_run import EXTRA_KEY
 from turngrad.policy import Policy
-from turngrad.tools import Outcome, ToolSession, open_tools
+from turngrad.tools import Outcome, ToolFilter, ToolSession, open_tools
 
 if TYPE_CHECKING:
     from hud.eval.run import Run
@@ -56,6 +56,7 @@ class LoopSettings:
     history: History = "keep"
     tool_updates: ToolUpdates = "append"
     parallel_tools: bool = False
+    tools: ToolFilter = field(default_factory=ToolFilter)
     seed: int | None = None
 
 
@@ -73,7 +74,7 @@ class TurnLoopAgent(Agent):
         run.trace.extra[EXTRA_KEY] = state
         try:
             async with asyncio.timeout(self.settings.episode_timeout):
-                async with open_tools(run, timeout=self.settings.tool_timeout) as tools:
+                async with open_tools(run, timeout=self.settings.tool_timeout, offer=self.settings.tools) as tools:
                     stop = await _Loop(self, run, tools).play()
         except TimeoutError:
             # Not raised further: hud then grades what there is, within a budget of its own.

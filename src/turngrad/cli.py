@@ -17,8 +17,9 @@ import tyro
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from turngrad.config import PRESETS, validation_message
+from turngrad.config import validation_message
 from turngrad.errors import UserError
+from turngrad.presets import PRESETS
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -92,7 +93,8 @@ def _help(name: str, description: str) -> str:
     if not values:
         return description
     told = "; ".join(
-        f"{backend}: " + " / ".join(str(values[backend, kind]) for kind in ("bfcl", "arithmetic") if (backend, kind) in values)
+        f"{backend}: "
+        + " / ".join(str(values[backend, kind]) for kind in ("bfcl", "arithmetic", "own") if (backend, kind) in values)
         for backend in ("fireworks", "local")
         if any(key[0] == backend for key in values)
     )

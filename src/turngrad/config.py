@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turngrad.errors import UserError
+from turngrad.presets import PRESETS
 
 BUILT_IN_TASKSETS = (
     "arithmetic",
@@ -23,6 +24,19 @@ BUILT_IN_TASKSETS = (
     "bfcl-multi-turn-all",
     "bfcl-synthetic",
 )
+ENVIRONMENT_SETTINGS = (
+    "tasks_file",
+    "env_path",
+    "runtime",
+    "runtime_url",
+    "runtime_image",
+    "mcp",
+    "mcp_header",
+    "mcp_shared",
+    "tools",
+    "exclude_tools",
+)
+"""The settings that name an environment of the user's own."""
 FIREWORKS_URL = "https://api.fireworks.ai/training/v1/serverless"
 
 Backend = Literal["auto", "fireworks", "local"]
@@ -35,12 +49,44 @@ class TrainConfig(BaseModel):
 
     Without a key the model is small, runs on this machine and learns in minutes; with FIREWORKS_API_KEY set, the same
     command trains on Fireworks. Settings whose default is None take the one in brackets that fits the backend and the
-    taskset (bfcl / arithmetic).
+    taskset (bfcl / arithmetic / your own).
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
-    taskset: str = Field(default="bfcl-multi-turn", description=f"What to train on: {', '.join(BUILT_IN_TASKSETS)}.")
+    taskset: str = Field(
+        default="bfcl-multi-turn",
+        description=f"What to train on: {', '.join(BUILT_IN_TASKSETS)}; or, with HUD_API_KEY, a HUD taskset by name or id.",
+    )
+    tasks_file: Path | None = Field(
+        default=None,
+        description="Your own tasks instead of --taskset: HUD tasks (.py, a folder, .json, .jsonl), or with --mcp a .jsonl of "
+        "prompts and graders.",
+    )
+    env_path: Path | None = Field(default=None, description="Your own HUD environment, a .py file or a folder, as it is.")
+    runtime: Literal["auto", "local", "pool", "subprocess", "url", "docker", "modal", "daytona"] = Field(
+        default="auto",
+        description="Where your environment runs. auto: server processes shared by all rollouts if it is made with "
+        "turngrad.envkit, else a fresh copy in this process for every rollout.",
+    )
+    runtime_url: str | None = Field(
+        default=None, description="With --runtime url: an environment served already, tcp://host:port."
+    )
+    runtime_image: str | None = Field(
+        default=None, description="With --runtime docker, modal or daytona: the image, for tasks that name none."
+    )
+    mcp: str | None = Field(
+        default=None,
+        description="A plain MCP server as the environment: a command such as 'uvx mcp-server-time', or an https:// URL.",
+    )
+    mcp_header: tuple[str, ...] = Field(
+        default=(), description="HTTP headers for --mcp, 'Name: value'; ${NAME} stands for an environment variable, kept secret."
+    )
+    mcp_shared: bool = Field(
+        default=False, description="One MCP server for all rollouts, if it keeps no state; else each rollout starts its own."
+    )
+    tools: tuple[str, ...] = Field(default=(), description="Offer only these tools; * and ? match any letters.")
+    exclude_tools: tuple[str, ...] = Field(default=(), description="Offer all tools but these; * and ? match any letters.")
     backend: Backend = Field(
         default="auto",
         description="Where the weights live. auto: Fireworks when FIREWORKS_API_KEY is set, else the engine on this machine.",
@@ -197,9 +243,17 @@ class TrainConfig(BaseModel):
         Raises:
             UserError: one sentence for each setting that does not fit the others.
         """
-        family = "arithmetic" if self.taskset == "arithmetic" else "bfcl"
+        if self.tasks_file is not None or self.taskset not in BUILT_IN_TASKSETS:
+            family = "own"
+        else:
+            family = "arithmetic" if self.taskset == "arithmetic" else "bfcl"
         preset = PRESETS["fireworks" if self.on_fireworks else "local", family]
         filled = self.model_copy(update={k: v for k, v in preset.items() if getattr(self, k) is None})
+        if self.tasks_file is not None:
+            # A run can be resumed from another folder, and is called by what it plays.
+            files = {name: path.resolve() for name in ("tasks_file", "env_path") if (path := getattr(self, name)) is not None}
+            name = files["tasks_file"].parent.name if self.tasks_file.stem == "tasks" else self.tasks_file.stem
+            filled = filled.model_copy(update={**files, "taskset": name})
         if self.train_tasks is None and filled.train_tasks is not None and filled.tasks_per_step is not None:
             filled = filled.model_copy(update={"train_tasks": max(filled.train_tasks, filled.tasks_per_step)})
         problems = filled._problems()
@@ -208,7 +262,7 @@ class TrainConfig(BaseModel):
         return filled
 
     def _problems(self) -> list[str]:
-        problems = []
+        problems = self._problems_of_environment()
         assert self.max_tokens is not None
         assert self.max_seq_len is not None
         if self.on_fireworks and not os.environ.get("FIREWORKS_API_KEY"):
@@ -226,75 +280,23 @@ class TrainConfig(BaseModel):
             problems.append(f"--train-tasks {self.train_tasks} is less than --tasks-per-step {self.tasks_per_step}")
         return problems
 
-
-PRESETS: dict[tuple[str, str], dict[str, Any]] = {
-    ("fireworks", "bfcl"): {
-        "base_model": "accounts/fireworks/models/qwen3p5-9b",
-        "tokenizer_model": "Qwen/Qwen3.5-9B",
-        "steps": 30,
-        "tasks_per_step": 8,
-        "group_size": 8,
-        "eval_tasks": 16,
-        "eval_samples": 1,
-        "max_tokens": 512,
-        "max_seq_len": 8192,
-        "max_tool_tokens": 2048,
-        "max_concurrent": 64,
-        "learning_rate": 1e-5,
-    },
-    ("fireworks", "arithmetic"): {
-        "base_model": "accounts/fireworks/models/qwen3p5-9b",
-        "tokenizer_model": "Qwen/Qwen3.5-9B",
-        "steps": 30,
-        "tasks_per_step": 8,
-        "group_size": 8,
-        "eval_tasks": 16,
-        "eval_samples": 1,
-        "max_tokens": 512,
-        "max_seq_len": 8192,
-        "max_tool_tokens": 2048,
-        "max_concurrent": 64,
-        "learning_rate": 1e-5,
-        "min_a": 100,
-        "max_a": 999,
-        "min_b": 100,
-        "max_b": 999,
-        "prompt": "work",
-    },
-    ("local", "bfcl"): {
-        "base_model": "bfcl-starter",
-        "steps": 20,
-        "tasks_per_step": 8,
-        "group_size": 8,
-        "train_tasks": 24,
-        "eval_tasks": 24,
-        "eval_samples": 4,
-        "max_tokens": 96,
-        "max_seq_len": 2048,
-        "max_tool_tokens": 512,
-        "max_concurrent": 64,
-        "learning_rate": 5e-4,
-    },
-    ("local", "arithmetic"): {
-        "base_model": "smollm2-135m",
-        "steps": 12,
-        "tasks_per_step": 8,
-        "group_size": 8,
-        "eval_tasks": 16,
-        "eval_samples": 4,
-        "max_tokens": 40,
-        "max_seq_len": 256,
-        "max_tool_tokens": 128,
-        "max_concurrent": 64,
-        "learning_rate": 5e-4,
-        "min_a": 2,
-        "max_a": 12,
-        "min_b": 2,
-        "max_b": 9,
-        "prompt": "direct",
-    },
-}
-"""Defaults by where the weights live and what is trained; a flag wins over them."""
+    def _problems_of_environment(self) -> list[str]:
+        remote = self.mcp is not None and self.mcp.startswith(("http://", "https://"))
+        wrong = {
+            "--env-path needs --tasks-file, the tasks to play in it": self.env_path and not self.tasks_file,
+            "--mcp needs --tasks-file, a .jsonl of prompts and graders": self.mcp and not self.tasks_file,
+            "--mcp and --env-path are two environments; leave one out": self.mcp and self.env_path,
+            "--mcp has a runtime of its own; leave out --runtime": self.mcp and self.runtime != "auto",
+            "--mcp-header is for an https:// server; give a command its secrets by environment variables": self.mcp_header
+            and not remote,
+            "--mcp-shared is for an --mcp command; a URL is shared by nature": self.mcp_shared and (remote or not self.mcp),
+            "--runtime-url needs --runtime url": self.runtime_url and self.runtime != "url",
+            "--runtime url needs --runtime-url, such as tcp://127.0.0.1:8765": self.runtime == "url" and not self.runtime_url,
+            "--runtime-image needs --runtime docker, modal or daytona": self.runtime_image
+            and self.runtime not in ("docker", "modal", "daytona"),
+            "--runtime is for an environment of your own: it needs --tasks-file": self.runtime != "auto" and not self.tasks_file,
+        }
+        return [problem for problem, holds in wrong.items() if holds]
 
 
 def config_from(data: dict[str, Any]) -> TrainConfig:

@@ -54,11 +54,17 @@ def episode_from_run(run: Run, *, task_id: str, group_id: str, attempt: int, lag
         stop_reason=stop,
         failure=None if failure is None else Failure(failure),
         error=error,
-        info=dict(run.grade.info or {}),
+        info=_info(run),
         snapshot=str(state.get("snapshot") or ""),
         lag=lag,
         seconds=seconds,
     )
+
+
+def _info(run: Run) -> dict[str, Any]:
+    """What the grader reported beside the reward; hud's subscores under that name."""
+    subscores = run.grade.evaluation.get("subscores")
+    return dict(run.grade.info or {}) | ({"subscores": subscores} if subscores else {})
 
 
 def _hud_failure(run: Run) -> tuple[Failure, str]:

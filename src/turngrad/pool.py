@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,8 +53,9 @@ class ServerPool:
     """`procs` servers of one env file, each leased to at most `width` rollouts; use it as an async context manager.
 
     `ready_seconds` bounds a start, `hang_seconds` a server's silence on its control channel. `memory_mb` and
-    `cpu_seconds` cap a server's address space and its total processor time. Importing hud costs 3 s of processor time a
-    server, and one server carries 64 rollouts, so more than one pays only with cores to spare.
+    `cpu_seconds` cap a server's address space and its total processor time; `env_vars` are added to its environment.
+    Importing hud costs 3 s of processor time a server, and one server carries 64 rollouts, so more than one pays only
+    with cores to spare.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ServerPool:
         hang_seconds: float = 30.0,
         memory_mb: int | None = 4096,
         cpu_seconds: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
     ) -> None:
         if procs < 1 or width < 1:
             raise ValueError(f"procs={procs}, width={width}: a pool needs at least one server and one lease on it")
@@ -81,6 +83,7 @@ class ServerPool:
         self.hang_seconds = hang_seconds
         self.memory_mb = memory_mb
         self.cpu_seconds = cpu_seconds
+        self.env_vars = dict(env_vars or {})
         self.replaced = 0
         """Servers that died or hung and were replaced, so far."""
         self._live: list[_Server] = []
@@ -278,7 +281,7 @@ async def _launch(pool: ServerPool) -> _Server:
     limits = [str(os.getpid()), str(pool.memory_mb or 0), str(pool.cpu_seconds or 0)]
     command = [sys.executable, str(CHILD), *limits, str(pool.source), *([pool.env] if pool.env else [])]
     source_dir = pool.source if pool.source.is_dir() else pool.source.parent
-    starting = _LAUNCHER.start(command, source_dir)
+    starting = _LAUNCHER.start(command, source_dir, pool.env_vars)
     try:
         return _Server(await asyncio.wrap_future(starting))
     except asyncio.CancelledError:
@@ -295,22 +298,24 @@ class _Launcher:
     """
 
     def __init__(self) -> None:
-        self._requests: queue.SimpleQueue[tuple[list[str], Path, Future[subprocess.Popen[bytes]]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[list[str], Path, Mapping[str, str], Future[subprocess.Popen[bytes]]]] = (
+            queue.SimpleQueue()
+        )
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def start(self, command: list[str], directory: Path) -> Future[subprocess.Popen[bytes]]:
+    def start(self, command: list[str], directory: Path, env_vars: Mapping[str, str]) -> Future[subprocess.Popen[bytes]]:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="launcher", daemon=True)
                 self._thread.start()
         future: Future[subprocess.Popen[bytes]] = Future()
-        self._requests.put((command, directory, future))
+        self._requests.put((command, directory, env_vars, future))
         return future
 
     def _serve(self) -> None:
         while True:
-            command, directory, future = self._requests.get()
+            command, directory, env_vars, future = self._requests.get()
             if not future.set_running_or_notify_cancel():
                 continue
             try:
@@ -319,7 +324,7 @@ class _Launcher:
                         command,
                         cwd=directory,
                         # A heap per thread would reserve address space by the gigabyte, against the limit on it.
-                        env={**os.environ, "MALLOC_ARENA_MAX": "2"},
+                        env={**os.environ, **env_vars, "MALLOC_ARENA_MAX": "2"},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT,

@@ -65,7 +65,10 @@ class RolloutCounts:
 
 
 class Rollouts:
-    """The scheduler of one run. `provider` serves the environment; `on_progress` is called after every finished rollout."""
+    """The scheduler of one run. `provider` serves the environment; `on_progress` is called after every finished rollout.
+
+    `hosted` says that the environment runs on hud's platform, which then also gets the traces.
+    """
 
     def __init__(
         self,
@@ -74,9 +77,12 @@ class Rollouts:
         loop: LoopSettings,
         settings: RolloutSettings,
         on_progress: Callable[[Episode], None] = lambda episode: None,
+        *,
+        hosted: bool = False,
     ) -> None:
-        # Spans and rewards go to hud's platform where a key is found, also one in a home folder: a run of ours stays here.
-        hud_settings.api_key = None
+        if not hosted:
+            # Spans and rewards go to hud's platform where a key is found, also one in a home folder: a run of ours stays here.
+            hud_settings.api_key = None
         _quiet_hud()
         self.in_flight = 0
         self._family = family
@@ -164,7 +170,7 @@ class Rollouts:
         number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
         agent = TurnLoopAgent(self._family, policy, replace(self._loop, seed=number))
         run = await rollout(
-            Task(env=row.env, id=row.template, args=row.args, slug=row.id),
+            hud_task(row),
             agent,
             runtime=self._provider,
             job_id=self._job,
@@ -183,6 +189,11 @@ class Rollouts:
             raise RunError(
                 f"{self._contract_errors} rollouts in a row broke the turn loop's own rules, the last by: {episode.error}"
             )
+
+
+def hud_task(row: TaskRow) -> Task:
+    """The hud task that a row stands for."""
+    return Task(env=row.env, id=row.template, args=row.args, slug=row.id, **row.carried)
 
 
 def _quiet_hud() -> None:

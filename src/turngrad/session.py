@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from turngrad.backend import Endpoint, open_backend
 from turngrad.config import TrainConfig
 from turngrad.errors import UserError
-from turngrad.tasksets import Taskset, open_runtime
+from turngrad.runtimes import open_runtime
+from turngrad.tasksets import Taskset
 
 if TYPE_CHECKING:
     from fireworks.training.sdk import FiretitanServiceClient
@@ -92,6 +93,7 @@ async def open_session(
 
         from turngrad.agent import LoopSettings
         from turngrad.rollout import Rollouts, RolloutSettings
+        from turngrad.tools import ToolFilter
 
         assert config.max_concurrent is not None
         session = Session(
@@ -114,9 +116,11 @@ async def open_session(
                     history=config.history,
                     tool_updates=config.tool_updates,
                     parallel_tools=config.parallel_tools,
+                    tools=ToolFilter(config.tools, config.exclude_tools),
                 ),
                 RolloutSettings(config.max_concurrent, config.rollout_retries, config.bad_call_penalty),
                 lambda episode: session.on_progress(episode),
+                hosted=taskset.placement.kind == "hud",
             ),
             # The service sheds load, so its window has to be found from below; the engine on this machine queues.
             controller=AdaptiveConcurrencyController(initial_window=config.max_concurrent if endpoint.local else 8),
@@ -149,7 +153,9 @@ def _load_family(config: TrainConfig, endpoint: Endpoint) -> ModelFamily:
 
 async def _enter_runtime(taskset: Taskset):
     """Enter the runtime in a task of its own, and return what closes it."""
-    context = open_runtime(taskset)
+    from turngrad.rollout import hud_task
+
+    context = open_runtime(taskset.placement, first=hud_task(taskset.train[0]))
     provider = await context.__aenter__()
 
     async def close() -> None:
@@ -168,6 +174,7 @@ async def _undo(opening: asyncio.Task) -> None:
 def _quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TINKER_TELEMETRY", "0")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     loopback = "127.0.0.1,localhost"
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), loopback)))

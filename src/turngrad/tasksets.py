@@ -1,6 +1,6 @@
-"""A name becomes train and held-out tasks, and the runtime that serves them.
+"""A name or a file becomes train and held-out tasks, and the placement of the environment that serves them.
 
-In: a config. Out: a `Taskset` of rows, and a hud provider. Invariants: held-out tasks never train: the two sides are disjoint
+In: a config. Out: a `Taskset` of rows. Invariants: held-out tasks never train: the two sides are disjoint
 by id, by prompt and by scenario, checked here before anything starts (C10); which tasks a step draws is a pure function of
 seed and step, so that resume needs no cursor (C11).
 """
@@ -10,18 +10,18 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from turngrad.config import BUILT_IN_TASKSETS, TrainConfig
+from turngrad.config import TrainConfig
 from turngrad.errors import UserError
+from turngrad.runtimes import Placement
 
 if TYPE_CHECKING:
-    from hud.eval.runtime import Provider
+    from turngrad.task_files import Loaded
 
 _BFCL_CATEGORIES = {
     "bfcl-multi-turn": "base",
@@ -39,6 +39,7 @@ class TaskRow:
     """One task: `env` and `template` name it in the env file, `args` are the template's.
 
     `scenario` is what must not stand on both sides of the split beside the id itself: the twins of a BFCL entry share it.
+    `carried` are further fields of a user's hud task (verifier, runtime_config and so on), passed on as they are.
     """
 
     id: str
@@ -47,11 +48,12 @@ class TaskRow:
     args: dict[str, Any]
     scenario: str
     prompt: str
+    carried: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Taskset:
-    """`train` is the pool that steps draw from, `held_out` what evaluation keeps apart; `env_file` serves both.
+    """`train` is the pool that steps draw from, `held_out` what evaluation keeps apart; `placement` serves both.
 
     `has_tools` says whether an episode without any tool call is worth a warning.
     """
@@ -59,8 +61,7 @@ class Taskset:
     name: str
     train: tuple[TaskRow, ...]
     held_out: tuple[TaskRow, ...]
-    env_file: Path
-    pooled: bool
+    placement: Placement
     has_tools: bool
 
     def rows_for_step(self, step: int, count: int, seed: int, *, spare: int = 0) -> list[TaskRow]:
@@ -84,12 +85,19 @@ def load_taskset(config: TrainConfig) -> Taskset:
     Raises:
         UserError: an unknown name, or too few tasks for a step or an evaluation.
     """
-    if config.taskset == "arithmetic":
+    # Here, not at the top: the user's files and the platform need hud, which takes seconds to import.
+    if config.tasks_file is not None:
+        from turngrad.task_files import load_hud_tasks
+
+        taskset = _own(config, load_hud_tasks(config))
+    elif config.taskset == "arithmetic":
         taskset = _arithmetic(config)
     elif config.taskset in _BFCL_CATEGORIES:
         taskset = _bfcl(config)
     else:
-        raise UserError(f"unknown taskset {config.taskset!r}; --taskset takes one of {', '.join(BUILT_IN_TASKSETS)}")
+        from turngrad.task_files import load_hosted
+
+        taskset = _own(config, load_hosted(config))
     check_disjoint(taskset)
     assert config.tasks_per_step is not None
     assert config.eval_tasks is not None
@@ -97,7 +105,7 @@ def load_taskset(config: TrainConfig) -> Taskset:
         raise UserError(
             f"--tasks-per-step {config.tasks_per_step} is more than the {len(taskset.train)} training tasks of {taskset.name}"
         )
-    if len(taskset.held_out) < config.eval_tasks:
+    if len(taskset.held_out) < config.eval_tasks and not config.calibrate:
         raise UserError(
             f"--eval-tasks {config.eval_tasks} is more than the {len(taskset.held_out)} held-out tasks of {taskset.name}"
         )
@@ -119,18 +127,27 @@ def check_disjoint(taskset: Taskset) -> None:
             )
 
 
-@asynccontextmanager
-async def open_runtime(taskset: Taskset, *, processes: int = 1) -> AsyncIterator[Provider]:
-    """Serve the taskset's environment: server processes for a kit environment, in this process for a plain one."""
-    if taskset.pooled:
-        from turngrad.pool import ServerPool
+def _own(config: TrainConfig, loaded: Loaded) -> Taskset:
+    """A user's tasks, `--eval-tasks` of them held out; a calibration makes do without where there are too few for both."""
+    from turngrad.task_files import split_rows
 
-        async with ServerPool(taskset.env_file, procs=processes) as pool:
-            yield pool
-    else:
-        from hud.eval.runtime import LocalRuntime
-
-        yield LocalRuntime(taskset.env_file)
+    assert config.tasks_per_step is not None
+    assert config.eval_tasks is not None
+    found, needed = len(loaded.rows), config.tasks_per_step + config.eval_tasks
+    if config.calibrate and found < config.tasks_per_step:
+        raise UserError(f"{loaded.name} has {found} tasks, a calibration needs --tasks-per-step {config.tasks_per_step}")
+    if found < needed and not config.calibrate:
+        raise UserError(
+            f"{loaded.name} has {found} tasks, {needed} are needed: --tasks-per-step {config.tasks_per_step} to train on and "
+            f"--eval-tasks {config.eval_tasks} held out; add tasks, or lower one of the two"
+        )
+    train, held_out = split_rows(loaded.rows, min(config.eval_tasks, found - config.tasks_per_step))
+    if len(train) < config.tasks_per_step:
+        raise UserError(
+            f"{loaded.name}: {found - len(train)} tasks are held out, because some share a prompt or a scenario, and only "
+            f"{len(train)} are left for --tasks-per-step {config.tasks_per_step}; lower --eval-tasks, or make tasks that differ"
+        )
+    return Taskset(loaded.name, tuple(train[: config.train_tasks]), tuple(held_out), loaded.placement, loaded.has_tools)
 
 
 def _bfcl(config: TrainConfig) -> Taskset:
@@ -150,7 +167,7 @@ def _bfcl(config: TrainConfig) -> Taskset:
             sides[side].append(TaskRow(row.id, module.ENVIRONMENT, module.TEMPLATE, row.args, str(row.scenario), row.prompt))
     train = _shuffled(sides["train"], config.seed)[: config.train_tasks]
     held_out = _shuffled(sides["held_out"], config.seed)
-    return Taskset(config.taskset, tuple(train), tuple(held_out), folder / "env.py", pooled=True, has_tools=True)
+    return Taskset(config.taskset, tuple(train), tuple(held_out), Placement("pool", folder / "env.py"), has_tools=True)
 
 
 def _arithmetic(config: TrainConfig) -> Taskset:
@@ -189,8 +206,7 @@ def _arithmetic(config: TrainConfig) -> Taskset:
         config.taskset,
         tuple(train),
         tuple(_shuffled([convert(row) for row in held_out], config.seed)),
-        folder / "env.py",
-        pooled=False,
+        Placement("local", folder / "env.py"),
         has_tools=False,
     )
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import mcp.types as mcp_types
@@ -61,6 +62,17 @@ class NextTurn:
     tools_changed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ToolFilter:
+    """Which tools the model is offered, by shell patterns of their names: all of `only` (none: all), less `exclude`."""
+
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def keeps(self, name: str) -> bool:
+        return (not self.only or _matches(name, self.only)) and not _matches(name, self.exclude)
+
+
 Session = ClientSession | EpisodeClient
 """An open MCP session: the SDK's, for any server, or the kit's own for its endpoints, at an eighth of the cost of a call."""
 
@@ -79,27 +91,38 @@ class ToolSession:
     `specs` is the current tool list in OpenAI's function format, key order and Unicode as the servers gave them.
     """
 
-    def __init__(self, sessions: dict[str, Session], bindings: dict[str, dict[str, Any]], timeout: float) -> None:
+    def __init__(
+        self,
+        sessions: dict[str, Session],
+        bindings: dict[str, dict[str, Any]],
+        timeout: float,
+        offer: ToolFilter = ToolFilter(),
+    ) -> None:
         self.specs: list[dict[str, Any]] = []
         self.user_turns = any(binding.get("user_turns") for binding in bindings.values())
         self.parallel_safe = bool(bindings) and all(binding.get("parallel_safe") for binding in bindings.values())
         self._sessions = sessions
         self._bindings = bindings
         self._timeout = timeout
+        self._offer = offer
         self._tools: dict[str, _Tool] = {}
         self._timeouts = 0
 
     async def refresh(self) -> None:
         """List the tools again. A name that two servers share is qualified as `server__tool` on both."""
         listed: list[tuple[str, Session, mcp_types.Tool]] = []
+        withheld: list[str] = []
         for server, session in self._sessions.items():
             cursor = None
             while True:
                 page = await self._request(session.list_tools(cursor), f"tools/list of {server!r}")
-                listed += [(server, session, tool) for tool in page.tools]
+                listed += [(server, session, tool) for tool in page.tools if self._offer.keeps(tool.name)]
+                withheld += [tool.name for tool in page.tools if not self._offer.keeps(tool.name)]
                 cursor = page.nextCursor
                 if not cursor:
                     break
+        if withheld and not listed:
+            raise RolloutError(Failure.PROVISION, f"--tools and --exclude-tools leave none of the tools {', '.join(withheld)}")
         counts: dict[str, int] = {}
         for _, _, tool in listed:
             counts[tool.name] = counts.get(tool.name, 0) + 1
@@ -207,8 +230,8 @@ class ToolSession:
 
 
 @asynccontextmanager
-async def open_tools(run: Run, *, timeout: float) -> AsyncIterator[ToolSession]:
-    """Open every MCP capability of the run's environment with the episode's own bearer token, and list the tools.
+async def open_tools(run: Run, *, timeout: float, offer: ToolFilter = ToolFilter()) -> AsyncIterator[ToolSession]:
+    """Open every MCP capability of the run's environment with the episode's own bearer token, and list the tools to `offer`.
 
     An environment without MCP capabilities gives a session without tools. `timeout` is in seconds, per request.
 
@@ -235,7 +258,7 @@ async def open_tools(run: Run, *, timeout: float) -> AsyncIterator[ToolSession]:
                     raise RolloutError(
                         Failure.TOOL_SERVER, f"MCP server {capability.name!r} did not open: {type(error).__name__}: {error}"
                     ) from error
-            tools = ToolSession(sessions, bindings, timeout)
+            tools = ToolSession(sessions, bindings, timeout, offer)
             await tools.refresh()
             yield tools
     except BaseExceptionGroup as group:
@@ -281,6 +304,10 @@ def result_text(result: mcp_types.CallToolResult) -> str:
     if result.isError and not text.lower().startswith("error"):
         text = f"Error: {text}" if text else "Error: the tool failed and gave no reason"
     return text
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _root_cause(error: BaseException) -> BaseException:

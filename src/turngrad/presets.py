@@ -1,0 +1,76 @@
+"""Defaults that depend on where the weights live and on what is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PRESETS: dict[tuple[str, str], dict[str, Any]] = {
+    ("fireworks", "bfcl"): {
+        "base_model": "accounts/fireworks/models/qwen3p5-9b",
+        "tokenizer_model": "Qwen/Qwen3.5-9B",
+        "steps": 30,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "eval_tasks": 16,
+        "eval_samples": 1,
+        "max_tokens": 512,
+        "max_seq_len": 8192,
+        "max_tool_tokens": 2048,
+        "max_concurrent": 64,
+        "learning_rate": 1e-5,
+    },
+    ("fireworks", "arithmetic"): {
+        "base_model": "accounts/fireworks/models/qwen3p5-9b",
+        "tokenizer_model": "Qwen/Qwen3.5-9B",
+        "steps": 30,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "eval_tasks": 16,
+        "eval_samples": 1,
+        "max_tokens": 512,
+        "max_seq_len": 8192,
+        "max_tool_tokens": 2048,
+        "max_concurrent": 64,
+        "learning_rate": 1e-5,
+        "min_a": 100,
+        "max_a": 999,
+        "min_b": 100,
+        "max_b": 999,
+        "prompt": "work",
+    },
+    ("local", "bfcl"): {
+        "base_model": "bfcl-starter",
+        "steps": 20,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "train_tasks": 24,
+        "eval_tasks": 24,
+        "eval_samples": 4,
+        "max_tokens": 96,
+        "max_seq_len": 2048,
+        "max_tool_tokens": 512,
+        "max_concurrent": 64,
+        "learning_rate": 5e-4,
+    },
+    ("local", "arithmetic"): {
+        "base_model": "smollm2-135m",
+        "steps": 12,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "eval_tasks": 16,
+        "eval_samples": 4,
+        "max_tokens": 40,
+        "max_seq_len": 256,
+        "max_tool_tokens": 128,
+        "max_concurrent": 64,
+        "learning_rate": 5e-4,
+        "min_a": 2,
+        "max_a": 12,
+        "min_b": 2,
+        "max_b": 9,
+        "prompt": "direct",
+    },
+}
+"""Defaults by where the weights live and what is trained; a flag wins over them."""
+PRESETS["fireworks", "own"] = {**PRESETS["fireworks", "bfcl"], "eval_tasks": 8}
+PRESETS["local", "own"] = {k: v for k, v in PRESETS["local", "bfcl"].items() if k != "train_tasks"} | {"eval_tasks": 8}
