@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -21,9 +22,16 @@ from bfcl_execute import run, undefined
 Isolated = Callable[[str, dict[str, Any]], str]
 """Runs a stateless backend's call (name, arguments) elsewhere and gives its official text."""
 
+MAX_PATHS = 20_000
+"""Paths that a directory walk may visit; BFCL's own trees have 125 at most."""
+_WALKS = ("find", "du")
 _SHARED_TEXT = threading.Lock()
 _WRITES_SHARED_TEXT = "get_outside_temperature_from_google"
 """In long_context this function writes its answer into a dict of its module before returning it."""
+
+
+class EndlessCall(Exception):
+    """A legal call that would not end; it was not begun."""
 
 
 class Backends:
@@ -38,10 +46,17 @@ class Backends:
         self._owner = {function: name for name in entry.involved_classes for function in function_documents(name)}
 
     def execute(self, name: str, arguments: dict[str, Any]) -> str:
-        """Run a documented function of the involved classes; any other name is unknown, as in the official executor."""
+        """Run a documented function of the involved classes; any other name is unknown, as in the official executor.
+
+        Raises EndlessCall for a walk over directories that moves and copies have folded into more than `MAX_PATHS` paths.
+        """
         owner = self._owner.get(name)
         if owner is None:
             return undefined(name)
+        if name in _WALKS:
+            files = self.instances[owner]
+            if not (_walk_ends(files.root) and _walk_ends(files._current_dir)):
+                raise EndlessCall(f"stopped: the directories hold more than {MAX_PATHS} paths")
         if owner in STATELESS_CLASSES and self._isolated is not None:
             return self._isolated(name, arguments)
         return self._run(owner, name, arguments)
@@ -58,6 +73,27 @@ class Backends:
             with _SHARED_TEXT:
                 return run(method, arguments, positional)
         return run(method, arguments, positional)
+
+
+def _walk_ends(top: Any) -> bool:
+    """Whether a walk is over within `MAX_PATHS` paths: at its end, or where the interpreter's recursion limit ends it.
+
+    `mv` and `cp` share contents between directories: forty of each make a tree of 2**40 paths, and a walk over it would
+    take the server's memory before its time is up.
+    """
+    levels = [iter(top.contents.values())]
+    paths = 0
+    while levels and len(levels) <= sys.getrecursionlimit():
+        item = next(levels[-1], None)
+        if item is None:
+            levels.pop()
+            continue
+        paths += 1
+        if paths > MAX_PATHS:
+            return False
+        if hasattr(item, "contents"):
+            levels.append(iter(item.contents.values()))
+    return True
 
 
 def _instance(class_name: str, entry: Entry) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 # hud adds this folder for the import of the file only; the siblings have names that no other environment uses.
 sys.path.append(str(Path(__file__).parent))
 
-from bfcl_backends import Backends
+from bfcl_backends import Backends, EndlessCall
 from bfcl_data import Entry, function_documents, load_entry
 from bfcl_execute import undefined
 from bfcl_judge import Judge
@@ -35,7 +35,7 @@ NEXT_TURN = Tool(
 )
 OVER = "the conversation is over; nothing was executed"
 NOT_ALONE = "next_turn must be the only call of its message; this call was not executed"
-GUARD = Guard(Path(__file__).with_name("bfcl_math.py"), "execute")
+GUARD = Guard(Path(__file__).with_name("bfcl_math.py"), "execute", cpu_seconds=1.0)
 
 
 class MultiTurn(World):
@@ -48,8 +48,6 @@ class MultiTurn(World):
         abstention: count a call in a turn that should have none as a failed turn.
         max_calls_per_step: calls of one assistant message beyond this many are refused.
     """
-
-    call_timeout = 10.0
 
     def __init__(
         self,
@@ -95,7 +93,7 @@ class MultiTurn(World):
         self._admit(call)
         try:
             text = self.backends.execute(call.name, call.arguments)
-        except GuardStopped as stopped:
+        except (GuardStopped, EndlessCall) as stopped:
             self._abort(f"{call.name} was {stopped}")
             raise ToolError(f"Error during execution: {stopped}; the conversation is over") from stopped
         return self._answer(text)

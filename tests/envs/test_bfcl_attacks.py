@@ -146,6 +146,14 @@ async def test_a_megabyte_of_arguments_is_refused_in_words(bfcl_pool: ServerPool
     assert not answers[1]["isError"]
 
 
+async def test_an_episode_cannot_fill_the_servers_memory(bfcl_pool: ServerPool) -> None:
+    block = "x" * 200_000
+    calls: list[tuple[str, dict[str, Any]]] = [("echo", {"content": block})] * 60
+    _, answers = await attack(bfcl_pool, *calls)
+    assert not answers[0]["isError"]
+    assert text(answers[-1]) == "this episode has sent and received more than 16777216 bytes; no tool answers any more"
+
+
 async def test_deep_nesting_is_answered_and_the_episode_goes_on(bfcl_pool: ServerPool) -> None:
     deep: Any = "x"
     for _ in range(400):
@@ -207,7 +215,8 @@ async def test_directories_copied_into_themselves_end_no_server(bfcl_pool: Serve
     assert run.reward == 0.0
 
 
-async def test_a_directory_of_exponentially_many_paths_is_stopped_and_costs_its_own_rollout_only(bfcl_pool: ServerPool) -> None:
+@pytest.mark.parametrize("walk", ["find", "du"])
+async def test_a_directory_of_exponentially_many_paths_is_not_walked(bfcl_pool: ServerPool, walk: str) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [("mkdir", {"dir_name": "d0"})]
     for level in range(40):
         calls += [
@@ -216,16 +225,10 @@ async def test_a_directory_of_exponentially_many_paths_is_stopped_and_costs_its_
             ("mv", {"source": "x", "destination": f"d{level + 1}"}),
             ("mv", {"source": f"d{level}", "destination": f"d{level + 1}"}),
         ]
-    assert len(calls) < 190
-    other = load_entry("multi_turn_base_3")
-    attacked = asyncio.create_task(attack(bfcl_pool, *calls, ("find", {}), ("pwd", {})))
-    await asyncio.sleep(1)
-    bystander = await play(bfcl_pool, other, truth(other))
-    run, answers = await attacked
-    assert text(answers[-2]) == "find was stopped after 10 s; the conversation is over"
+    run, answers = await attack(bfcl_pool, *calls, (walk, {}), ("pwd", {}))
+    assert text(answers[-2]).startswith("Error during execution: stopped: the directories hold more than 20000 paths")
     assert answers[-1]["isError"]
-    assert run.grade.info["aborted"] == "find was stopped after 10 s"
-    assert bystander.reward == 1.0
+    assert run.grade.info["aborted"] == f"{walk} was stopped: the directories hold more than 20000 paths"
     assert run.reward == 0.0
 
 
@@ -247,7 +250,7 @@ async def test_a_legal_call_that_never_ends_costs_its_own_rollout_only(
     async def script(mcp: Mcp, run: Run) -> str:
         answer = await mcp.result(name, arguments, step=0)
         assert answer["isError"]
-        assert "stopped: more than 2 s of processor time" in text(answer)
+        assert "stopped: more than 1 s of processor time" in text(answer)
         assert answer["_meta"]["turngrad/done"]
         return ""
 

@@ -25,6 +25,18 @@ Example:
 from turngrad.envkit.environment import environment
 from turngrad.envkit.guard import Guard, GuardStopped
 from turngrad.envkit.schema import tool
-from turngrad.envkit.world import Call, Grade, Tool, ToolError, World
+from turngrad.envkit.world import Call, Grade, RawResult, Tool, ToolError, World, WorldLost
 
-__all__ = ["Call", "Grade", "Guard", "GuardStopped", "Tool", "ToolError", "World", "environment", "tool"]
+__all__ = [
+    "Call",
+    "Grade",
+    "Guard",
+    "GuardStopped",
+    "RawResult",
+    "Tool",
+    "ToolError",
+    "World",
+    "WorldLost",
+    "environment",
+    "tool",
+]

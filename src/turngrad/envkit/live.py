@@ -18,12 +18,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from turngrad.envkit.limits import StuckError, in_thread
-from turngrad.envkit.world import Call, Grade, Messages, Tool, ToolError, World
+from turngrad.envkit.world import Call, Grade, Messages, RawResult, Tool, ToolError, World, WorldLost
 
 NEXT_TURN = "__next_turn__"
 """The reserved tool by which the loop, not the model, asks for the user's next turn; never listed."""
 MAX_ARGUMENT_BYTES = 256 * 1024
 """The largest arguments of one call; more is answered with an error."""
+MAX_EPISODE_BYTES = 16 * 1024 * 1024
+"""The most that the arguments and results of an episode's calls may come to."""
 SETUP_SECONDS = 120.0
 """For the author's code outside of tool calls: construction, user turns, grading."""
 
@@ -47,6 +49,7 @@ class LiveEpisode:
         self._one_at_a_time = asyncio.Lock()
         self._answers: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._broken: str | None = None
+        self._bytes = 0
         self._closed = False
 
     async def begin(self) -> None:
@@ -116,19 +119,26 @@ class LiveEpisode:
             size = len(json.dumps(call.arguments))
             if size > MAX_ARGUMENT_BYTES:
                 raise ToolError(f"the arguments are {size} bytes long; at most {MAX_ARGUMENT_BYTES} are accepted")
+            self._bytes += size
             value = await _run(self.world.call, call, seconds=self.world.call_timeout)
         except ToolError as error:
             return _result(str(error), True, self.world)
         except StuckError:
             self._broken = f"{call.name} could not be stopped after {self.world.call_timeout:g} s; no tool answers any more"
             return _result(self._broken, True, self.world)
+        except WorldLost:
+            # The endpoint's error, not a tool's: the client must not take it for the policy's doing.
+            raise
         except TimeoutError:
             return _result(self.world.stopped(call), True, self.world)
         except Exception as error:
             LOGGER.warning("%s raised", call.name, exc_info=True)
             return _result(f"{type(error).__name__}: {error}", True, self.world)
-        changed = list(self.world.tools()) != list(tools)
-        return _result(value, False, self.world, changed)
+        result = _result(value, False, self.world, tools_changed=list(self.world.tools()) != list(tools))
+        self._bytes += sum(len(block.get("text") or block.get("data") or "") for block in result["content"])
+        if self._bytes > MAX_EPISODE_BYTES:
+            self._broken = f"this episode has sent and received more than {MAX_EPISODE_BYTES} bytes; no tool answers any more"
+        return result
 
     async def _next_turn(self) -> dict[str, Any]:
         tools = list(self.world.tools())
@@ -224,10 +234,15 @@ async def _run(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
 
 def _result(value: Any, is_error: bool, world: World, tools_changed: bool = False) -> dict[str, Any]:
     """A tools/call result whose text is valid Unicode whatever the policy wrote; `_meta` speaks to the loop alone."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    result: dict[str, Any] = {"content": [{"type": "text", "text": _valid(text)}], "isError": is_error}
-    if isinstance(value, dict) and not is_error:
-        result["structuredContent"] = json.loads(json.dumps(value, default=str))
+    if isinstance(value, RawResult):
+        result: dict[str, Any] = {"content": value.content, "isError": value.is_error}
+        if value.structured is not None:
+            result["structuredContent"] = value.structured
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        result = {"content": [{"type": "text", "text": _valid(text)}], "isError": is_error}
+        if isinstance(value, dict) and not is_error:
+            result["structuredContent"] = json.loads(json.dumps(value, default=str))
     meta = {"turngrad/done": world.over, "turngrad/tools-changed": tools_changed}
     if any(meta.values()):
         result["_meta"] = meta
@@ -235,4 +250,4 @@ def _result(value: Any, is_error: bool, world: World, tools_changed: bool = Fals
 
 
 def _valid(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

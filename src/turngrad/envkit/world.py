@@ -47,6 +47,19 @@ class Grade:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class RawResult:
+    """A tool's answer in MCP's own shape, passed on as it is: content blocks of any kind, structured content, error flag."""
+
+    content: list[dict[str, Any]]
+    structured: dict[str, Any] | None = None
+    is_error: bool = False
+
+
+class WorldLost(Exception):
+    """Raised by a tool when what the world stands on is gone, such as a server that died: the episode is void, not graded."""
+
+
 class ToolError(Exception):
     """Raised by a tool to answer the call with this text, flagged as an error; the episode goes on."""
 
