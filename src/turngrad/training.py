@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turngrad.advantages import group_advantages
-from turngrad.batch import build_batch
+from turngrad.batch import Batch, build_batch
 from turngrad.config import TrainConfig
 from turngrad.diagnostics import batch_metrics
 from turngrad.display import Display
@@ -37,7 +37,8 @@ from turngrad.session import Session
 from turngrad.tasksets import Taskset
 from turngrad.transcript import show_samples
 
-_SAVE_ON_STOP_SECONDS = 10.0
+_SAVE_ON_STOP_SECONDS = 60.0
+"""An update that was paid for is worth waiting for; a second Ctrl-C does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Trainer:
         self._learner: Learner | None = None
         self._reference: Reference | None = None
         self._ahead: asyncio.Task[list[Group]] | None = None
-        self._updating: asyncio.Task[UpdateResult] | None = None
+        self._completing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Train to the last step, evaluate, and publish the final weights.
@@ -139,9 +140,16 @@ class Trainer:
         started = time.monotonic()
         ahead, self._ahead = self._ahead, None
         groups = await (ahead if ahead is not None else self._roll_out(policy, step))
-        rolled = time.monotonic()
         if config.max_lag and step < config.steps:
             self._ahead = asyncio.create_task(self._roll_out(policy, step + 1, lag=1))
+        # A task of its own: a stop waits until update and row are whole, so that weights and folder agree.
+        self._completing = asyncio.create_task(self._complete_step(policy, step, groups, started))
+        await asyncio.shield(self._completing)
+        self._completing = None
+
+    async def _complete_step(self, policy: Policy, step: int, groups: list[Group], started: float) -> None:
+        """Update on the groups, then write the step's episodes and its row."""
+        config, rolled = self.config, time.monotonic()
         pairs = [
             (group.episodes, group_advantages(group.episodes, config.advantage, clip=config.advantage_clip)) for group in groups
         ]
@@ -149,30 +157,7 @@ class Trainer:
         kl = None
         if self._reference is not None:
             batch, kl = await self._reference.penalize(batch, config.kl_coef)
-        assert self._learner is not None
-        assert config.learning_rate is not None
-        # A task of its own: a stop waits for the update that is under way, so that weights and rows agree.
-        self._updating = asyncio.create_task(
-            self._learner.update(
-                batch,
-                loss_fn=config.loss_fn,
-                learning_rate=learning_rate_at(
-                    step,
-                    peak=config.learning_rate,
-                    steps=config.steps,
-                    warmup=config.warmup_steps,
-                    schedule=config.schedule,
-                ),
-                clip_low=config.clip_low,
-                clip_high=config.clip_high,
-                grad_clip=config.grad_clip,
-                minibatches=config.minibatches,
-                check_logprobs=config.check_logprobs,
-                timeout=config.step_timeout,
-            )
-        )
-        result = await asyncio.shield(self._updating)
-        self._updating = None
+        result = await self._update(batch, step)
         counts = self.session.rollouts.take_counts()
         ended = time.monotonic()
         row: dict[str, Any] = {
@@ -186,7 +171,7 @@ class Trainer:
             "loss": result.metrics.get("update/loss"),
             "kl": kl,
             "snapshot": policy.snapshot,
-            "tasks": [group.row.id for group in sorted(groups, key=lambda group: group.row.id)],
+            "tasks": sorted(group.row.id for group in groups),
             "rollouts_started": counts.started,
             "failures": dict(counts.failures),
             "last_error": counts.last_error,
@@ -208,6 +193,26 @@ class Trainer:
                 "warning: no episode called a tool; the renderer may not fit the model "
                 f"(now {self.session.family.name}; --renderer names another)"
             )
+
+    async def _update(self, batch: Batch, step: int) -> UpdateResult:
+        config = self.config
+        assert self._learner is not None
+        assert config.learning_rate is not None
+        assert config.steps is not None
+        rate = learning_rate_at(
+            step, peak=config.learning_rate, steps=config.steps, warmup=config.warmup_steps, schedule=config.schedule
+        )
+        return await self._learner.update(
+            batch,
+            loss_fn=config.loss_fn,
+            learning_rate=rate,
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            grad_clip=config.grad_clip,
+            minibatches=config.minibatches,
+            check_logprobs=config.check_logprobs,
+            timeout=config.step_timeout,
+        )
 
     async def _next_policy(self, policy: Policy) -> Policy:
         """Publish the weights; the old policy is released when nothing samples from it any more."""
@@ -267,20 +272,22 @@ class Trainer:
         self.saved_step = self.step
 
     async def save_on_stop(self) -> None:
-        """Let an update under way end, then save; bounded, and never worse than not saving."""
-        if self._learner is None or self.step == 0:
+        """Let a step whose update is under way become whole, then save; bounded, and never worse than not saving."""
+        if self._learner is None:
             return
         try:
             async with asyncio.timeout(_SAVE_ON_STOP_SECONDS):
-                if self._updating is not None:
-                    await self._updating
-                    # Its row was not written: for the run this update never happened, and a resume takes the step again.
+                if self._completing is not None:
+                    await self._completing
+                if self.step == 0:
                     return
                 await self.save_state()
                 self.display.say(f"saved after step {self.step}; go on with --resume-from {self.log.folder}")
         except (RunError, TimeoutError, asyncio.CancelledError) as error:
+            reason = str(error) or type(error).__name__
             self.display.say(
-                f"the state after step {self.step} could not be saved ({error}); step {self.saved_step} is the last saved"
+                f"the state after step {self.step} could not be saved ({reason}); "
+                f"--resume-from goes on after step {self.saved_step}"
             )
 
     async def _finish(self, policy: Policy) -> None:
