@@ -218,13 +218,19 @@ def _chart(name: str, title: str, caption: str, figure: go.Figure, axis: str, *,
     return Chart(name, title, caption, " ".join(_sentences(figure)), figure.to_plotly_json())
 
 
+def _traces(figure: go.Figure) -> tuple[Any, ...]:
+    """What was added to the figure; plotly's own annotation of `data` says less."""
+    traces: Any = figure.data
+    return traces
+
+
 def _step_ticks(figure: go.Figure) -> int:
     """Whole steps between ticks: at most ten of them."""
-    return max(1, math.ceil(max((max(trace.x) for trace in figure.data if trace.x), default=0) / 10))
+    return max(1, math.ceil(max((max(trace.x) for trace in _traces(figure) if trace.x), default=0) / 10))
 
 
 def _sentences(figure: go.Figure) -> Iterator[str]:
-    for trace in figure.data:
+    for trace in _traces(figure):
         if trace.hoverinfo == "skip":
             continue
         steps, values = list(trace.x), list(trace.y)

@@ -1,7 +1,9 @@
 """Token ids as text, one piece per token.
 
 In: the ids of a prompt or an answer. Out: as many pieces, which joined are the text of the whole. A character that several
-tokens share (most of a byte-level vocabulary's emoji and Chinese) belongs to the last of them; the others' pieces are empty.
+tokens share (most emoji of a byte-level vocabulary) belongs to the last of them, and the others' pieces are empty. Some
+tokenizers decode a token differently beside another one, so a token is asked alone first and among its neighbours where that
+does not add up.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from turngrad.transcript import printable
 
 _REPLACEMENT = "\ufffd"
 
+_REACHES = (1, 4, 16, 64)
+"""Neighbours asked on each side, more where a text breaks off inside a character: a run of single bytes may be long."""
+
 
 class Decoder:
     """Decodes one by one with `decode`, or shows ids where there is no tokenizer; `note` then says why."""
@@ -22,34 +27,42 @@ class Decoder:
     def __init__(self, decode: Callable[[Sequence[int]], str] | None, note: str | None = None) -> None:
         self._decode = decode
         self.note = note
-        self._single: dict[int, str] = {}
+        self._known: dict[tuple[int, ...], str] = {(): ""}
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The text of each token, safe to show: control characters and direction marks are spelled out."""
         if self._decode is None:
             return [f"{token_id} " for token_id in ids]
-        singles = [self._one(token_id) for token_id in ids]
-        whole = "".join(singles)
+        pieces = [self._cached((token_id,)) for token_id in ids]
+        whole = "".join(pieces)
         if _REPLACEMENT in whole or self._text(ids) != whole:
-            singles = self._shared(ids)
-        return [printable(piece) for piece in singles]
+            pieces = self._in_context(ids)
+        return [printable(piece) for piece in pieces]
 
-    def _one(self, token_id: int) -> str:
-        if token_id not in self._single:
-            self._single[token_id] = self._text([token_id])
-        return self._single[token_id]
+    def _in_context(self, ids: Sequence[int]) -> list[str]:
+        """The pieces where tokens do not decode alone: by what each adds to its neighbours' text."""
+        return [self._added(*self._window(ids, place)) for place in range(len(ids))]
 
-    def _shared(self, ids: Sequence[int]) -> list[str]:
-        """The pieces where tokens do not decode alone, by what each adds to the few before it."""
-        pieces, start, read = [], 0, 0
-        for end in range(1, len(ids) + 1):
-            before, after = self._text(ids[start:read]), self._text(ids[start:end])
-            if after.endswith(_REPLACEMENT) and end < len(ids) and end - read < 8:
-                pieces.append("")
-                continue
-            pieces.append(after[len(before) :])
-            start, read = read, end
-        return pieces
+    def _window(self, ids: Sequence[int], place: int) -> tuple[tuple[int, ...], int]:
+        """The token at `place` among as many neighbours as it takes to break off inside no character, and where it is."""
+        window, first = tuple(ids), 0
+        for reach in _REACHES:
+            first = max(0, place - reach)
+            window = tuple(ids[first : place + reach + 1])
+            if _REPLACEMENT not in self._cached(window):
+                break
+        return window, place - first
+
+    def _added(self, window: tuple[int, ...], place: int) -> str:
+        """What the token at `place` adds: its text begins and ends where the text so far agrees with the window's."""
+        whole = self._cached(window)
+        agreed = [_agreement(self._cached(window[:end]), whole) for end in range(place + 2)]
+        return whole[max(agreed[:-1]) : max(agreed)]
+
+    def _cached(self, ids: tuple[int, ...]) -> str:
+        if ids not in self._known:
+            self._known[ids] = self._text(ids)
+        return self._known[ids]
 
     def _text(self, ids: Sequence[int]) -> str:
         assert self._decode is not None
@@ -58,6 +71,14 @@ class Decoder:
         except Exception:
             # An id beyond the vocabulary: another model's tokenizer, or a broken record. It is shown as it is.
             return "".join(f"<{token_id}>" for token_id in ids)
+
+
+def _agreement(text: str, other: str) -> int:
+    """How many first characters two texts share."""
+    for place, (one, two) in enumerate(zip(text, other, strict=False)):
+        if one != two:
+            return place
+    return min(len(text), len(other))
 
 
 def decoder_for(config: dict[str, Any], tokenizer_model: str | None = None) -> Decoder:

@@ -189,7 +189,8 @@ def shown(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return printable(text)
     half = MAX_TEXT // 2
-    return f"{printable(text[:half])}\n[... {len(text) - 2 * half} of {len(text)} characters not shown ...]\n{printable(text[-half:])}"
+    cut = f"\n[... {len(text) - 2 * half} of {len(text)} characters not shown ...]\n"
+    return printable(text[:half]) + cut + printable(text[-half:])
 
 
 def _text(value: Any) -> str:

@@ -45,9 +45,7 @@ def trainings(episodes: Sequence[Episode], config: dict[str, Any], *, trains: bo
         groups[episode.group_id].append(index)
     found: dict[int, Training] = {}
     for members in groups.values():
-        group = group_advantages(
-            [episodes[index] for index in members], config["advantage"], clip=config.get("advantage_clip")
-        )
+        group = group_advantages([episodes[index] for index in members], config["advantage"], clip=config.get("advantage_clip"))
         for index, advantage in zip(members, group.advantages, strict=True):
             found[index] = _training(episodes[index], group, advantage, config.get("max_seq_len"))
     return [found[index] for index in range(len(episodes))]
