@@ -32,6 +32,8 @@ ENVIRONMENT_SETTINGS = (
     "runtime_image",
     "mcp",
     "mcp_header",
+    "mcp_env",
+    "mcp_files",
     "mcp_shared",
     "tools",
     "exclude_tools",
@@ -81,6 +83,13 @@ class TrainConfig(BaseModel):
     )
     mcp_header: tuple[str, ...] = Field(
         default=(), description="HTTP headers for --mcp, 'Name: value'; ${NAME} stands for an environment variable, kept secret."
+    )
+    mcp_env: tuple[str, ...] = Field(
+        default=(), description="Environment of the --mcp command: NAME=value, or NAME to pass it on. It gets no other secrets."
+    )
+    mcp_files: Path | None = Field(
+        default=None,
+        description="Each --mcp process starts in a fresh folder, {workdir} in its command and tasks; copy this one into it.",
     )
     mcp_shared: bool = Field(
         default=False, description="One MCP server for all rollouts, if it keeps no state; else each rollout starts its own."
@@ -251,7 +260,11 @@ class TrainConfig(BaseModel):
         filled = self.model_copy(update={k: v for k, v in preset.items() if getattr(self, k) is None})
         if self.tasks_file is not None:
             # A run can be resumed from another folder, and is called by what it plays.
-            files = {name: path.resolve() for name in ("tasks_file", "env_path") if (path := getattr(self, name)) is not None}
+            files = {
+                name: path.resolve()
+                for name in ("tasks_file", "env_path", "mcp_files")
+                if (path := getattr(self, name)) is not None
+            }
             name = files["tasks_file"].parent.name if self.tasks_file.stem == "tasks" else self.tasks_file.stem
             filled = filled.model_copy(update={**files, "taskset": name})
         if self.train_tasks is None and filled.train_tasks is not None and filled.tasks_per_step is not None:
@@ -287,8 +300,8 @@ class TrainConfig(BaseModel):
             "--mcp needs --tasks-file, a .jsonl of prompts and graders": self.mcp and not self.tasks_file,
             "--mcp and --env-path are two environments; leave one out": self.mcp and self.env_path,
             "--mcp has a runtime of its own; leave out --runtime": self.mcp and self.runtime != "auto",
-            "--mcp-header is for an https:// server; give a command its secrets by environment variables": self.mcp_header
-            and not remote,
+            "--mcp-header is for an https:// server; a command gets its secrets by --mcp-env": self.mcp_header and not remote,
+            "--mcp-env and --mcp-files are for an --mcp command": (self.mcp_env or self.mcp_files) and (remote or not self.mcp),
             "--mcp-shared is for an --mcp command; a URL is shared by nature": self.mcp_shared and (remote or not self.mcp),
             "--runtime-url needs --runtime url": self.runtime_url and self.runtime != "url",
             "--runtime url needs --runtime-url, such as tcp://127.0.0.1:8765": self.runtime == "url" and not self.runtime_url,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ class Placement:
     local: `env_file` anew in this process for every rollout. pool: a few server processes of `env_file` shared by all, for
     environments that keep their episodes apart (`env` names one of several in the file, `env_vars` are added to theirs,
     `limit_memory` caps their address space). subprocess: one process a rollout. url: served already, at `url`. docker,
-    modal, daytona: `image`, or what each task names. hud: on the HUD platform.
+    modal, daytona: `image`, or what each task names. hud: on the HUD platform. `before` is run first, and may refuse.
     """
 
     kind: RuntimeKind
@@ -41,6 +41,7 @@ class Placement:
     image: str | None = None
     env_vars: Mapping[str, str] = field(default_factory=dict)
     limit_memory: bool = True
+    before: Callable[[], Awaitable[object]] | None = field(default=None, compare=False)
 
 
 @asynccontextmanager
@@ -50,6 +51,8 @@ async def open_runtime(placement: Placement, *, first: Task | None = None, proce
     Raises:
         UserError: an environment that does not start, an extra or a program that is missing, a platform that refuses.
     """
+    if placement.before is not None:
+        await placement.before()
     if placement.kind == "pool":
         from turngrad.pool import PoolError, ServerPool
 

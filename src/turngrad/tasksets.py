@@ -87,9 +87,10 @@ def load_taskset(config: TrainConfig) -> Taskset:
     """
     # Here, not at the top: the user's files and the platform need hud, which takes seconds to import.
     if config.tasks_file is not None:
+        from turngrad.mcp_world.place import load_mcp
         from turngrad.task_files import load_hud_tasks
 
-        taskset = _own(config, load_hud_tasks(config))
+        taskset = _own(config, load_mcp(config) if config.mcp else load_hud_tasks(config))
     elif config.taskset == "arithmetic":
         taskset = _arithmetic(config)
     elif config.taskset in _BFCL_CATEGORIES:
