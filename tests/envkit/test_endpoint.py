@@ -146,11 +146,13 @@ async def test_a_call_takes_milliseconds_and_not_nagles_delay(served: Served) ->
     async with Mcp(served.url, served.token) as mcp:
         await mcp.call("look")
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        times = []
         for _ in range(50):
+            started = loop.time()
             await mcp.call("look")
-        # Nagle with delayed acknowledgements makes every call 40 ms or more.
-        assert (loop.time() - started) / 50 < 0.03
+            times.append(loop.time() - started)
+        # Nagle with delayed acknowledgements makes every single call 40 ms or more.
+        assert min(times) < 0.02
 
 
 async def test_an_endpoint_can_be_stopped_and_another_started_in_one_process() -> None:

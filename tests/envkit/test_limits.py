@@ -29,7 +29,7 @@ async def test_a_loop_without_end_is_stopped_at_its_time_out() -> None:
     started = time.monotonic()
     with pytest.raises(TimeoutError) as caught:
         await in_thread(spin, seconds=0.2)
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 5.0
     assert not isinstance(caught.value, StuckError)
     assert stopped.is_set()
 
@@ -56,7 +56,7 @@ async def test_what_cannot_be_stopped_is_called_stuck_and_blocks_nobody(monkeypa
 async def test_64_blocking_calls_do_not_queue_behind_each_other() -> None:
     started = time.monotonic()
     await asyncio.gather(*(in_thread(time.sleep, 0.3, seconds=5) for _ in range(64)))
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 10.0  # one after another they would take 19 s
 
 
 async def test_stopping_hits_its_own_thread_alone_however_close_to_its_end() -> None:

@@ -4,8 +4,10 @@ import pytest
 from bfcl_data import REVEAL_MESSAGE, load_category, load_entry
 from hud.eval.run import Run
 
+from envs.bfcl.env import MultiTurn
 from tests.envs.bfcl_scripts import Calls, play, truth
 from tests.players import Mcp
+from turngrad.envkit import Call
 from turngrad.pool import ServerPool
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -184,3 +186,13 @@ async def test_an_unknown_entry_is_refused_in_words(bfcl_pool: ServerPool) -> No
     run = await play(bfcl_pool, "multi_turn_base_200", [])
     assert run.grade.is_error
     assert "no BFCL multi-turn entry 'multi_turn_base_200'" in (run.trace.error or "")
+
+
+async def test_a_call_stopped_at_its_time_out_ends_the_episode_and_loses_the_turn() -> None:
+    world = MultiTurn("multi_turn_base_0")
+    turns = world.turns()
+    await anext(turns)
+    assert world.stopped(Call("", "ls", {})) == "ls was stopped after 30 s; the conversation is over"
+    assert world.over
+    assert [turn async for turn in turns] == []
+    assert world.grade("").info["reason"] == "ls was stopped after 30 s"
