@@ -117,5 +117,5 @@ class World:
         """What a call that was stopped at `call_timeout` is told; what it did until then stays done."""
         return f"{call.name} was stopped after {self.call_timeout:g} s"
 
-    def close(self) -> None | Awaitable[None]:
+    def close(self) -> Awaitable[None] | None:
         """Free what the episode holds outside of memory; called once, whatever ended the episode."""

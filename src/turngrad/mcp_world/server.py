@@ -109,8 +109,8 @@ def expand(text: str) -> str:
 
 
 def _absolute(word: str) -> str:
-    """A server starts in a folder of its own: a file named relative to this one must be found from there."""
-    return str(Path(word).resolve()) if ("/" in word or "." in word) and Path(word).exists() else word
+    """A server starts in a folder of its own: a file named relative to this one must be found from there. Links stay links."""
+    return os.path.abspath(word) if ("/" in word or "." in word) and Path(word).exists() else word
 
 
 def _pair(flag: str, text: str, separator: str, form: str) -> tuple[str, str]:
