@@ -286,8 +286,14 @@ async def _launch(pool: ServerPool) -> _Server:
         return _Server(await asyncio.wrap_future(starting))
     except asyncio.CancelledError:
         # Too late to stop the start: the process ends as soon as there is one.
-        starting.add_done_callback(lambda done: done.cancelled() or done.exception() or done.result().kill())
+        starting.add_done_callback(_end)
         raise
+
+
+def _end(starting: Future[subprocess.Popen[bytes]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().kill()
+        starting.result().wait()
 
 
 class _Launcher:
