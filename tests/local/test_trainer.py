@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.local.reference import random_datum, target_logprobs
 from tests.local.tiny import CPU, VOCAB
 from turngrad.local import trainer as trainer_module
-from turngrad.local.adapter import Lora, Policy, full_policy, lora_policy, merged
+from turngrad.local.adapter import Lora, Policy, full_policy, lora_policy, merged, read_peft_folder
 from turngrad.local.basemodel import BaseModel
 from turngrad.local.losses import LossTokens, loss_sum
 from turngrad.local.trainer import Trainer
@@ -205,6 +208,19 @@ def test_merged_lora_weights_give_the_adapted_models_logprobs(tiny: BaseModel) -
             expected = target_logprobs(trainer.policy.module, datum)
             got = target_logprobs(frozen, datum)  # pyright: ignore[reportArgumentType]
             torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_peft_folder_warm_starts_a_run_of_the_same_scale(tiny: BaseModel, tmp_path: Path) -> None:
+    trained = trainer_of(tiny, lora=True).policy.export()
+    save_file({f"base_model.model.{name}": tensor for name, tensor in trained.items()}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": LORA.rank, "lora_alpha": LORA.alpha}))
+    fresh = lora_policy(tiny.module, LORA)
+    fresh.load(read_peft_folder(tmp_path, LORA))
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in fresh.export().items())
+    with pytest.raises(ValueError, match="alpha/rank"):
+        read_peft_folder(tmp_path, Lora(rank=4, alpha=32.0))
+    with pytest.raises(ValueError, match="no PEFT folder"):
+        read_peft_folder(tmp_path / "absent", LORA)
 
 
 def test_training_a_lora_run_leaves_the_base_weights_alone(tiny: BaseModel) -> None:

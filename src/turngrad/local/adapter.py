@@ -8,11 +8,14 @@ change; peft is imported only where LoRA is used, because it costs six seconds.
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 FULL_BELOW = 50_000_000
@@ -126,6 +129,18 @@ def merged(base: Mapping[str, Tensor], tensors: Mapping[str, Tensor], lora: Lora
             raise ValueError(f"the snapshot adapts {stem}, which this base model does not have")
         weights[f"{stem}.weight"] = torch.addmm(original, up, down, alpha=lora.scaling)
     return weights
+
+
+def read_peft_folder(folder: Path, lora: Lora) -> dict[str, Tensor]:
+    """LoRA matrices of a PEFT adapter folder by our names. Raises ValueError where it is none, or scales otherwise."""
+    config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+    if not (config.is_file() and weights.is_file()):
+        raise ValueError(f"{folder} is no PEFT folder here: it needs adapter_config.json and adapter_model.safetensors")
+    settings = json.loads(config.read_text(encoding="utf-8"))
+    scaling = settings["lora_alpha"] / settings["r"]
+    if scaling != lora.scaling:
+        raise ValueError(f"{folder} scales by alpha/rank {scaling}, this run by {lora.scaling}: create the run with the same")
+    return {name.removeprefix("base_model.model."): tensor for name, tensor in load_file(weights).items()}
 
 
 def parameters(module: nn.Module) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -59,6 +60,7 @@ class Api:
             "save_weights": self._save_weights,
             "save_weights_for_sampler": self._save_for_sampler,
             "load_weights": self._load_weights,
+            "load_adapter": self._load_adapter,
             "weights_info": self._weights_info,
             "unload_model": self._unload_model,
             "get_info": self._get_info,
@@ -226,6 +228,13 @@ class Api:
             self._meta(run, name, "states")
             optimizer = field_of(body, "optimizer", bool, default=False)
             return lambda: self._engine.load_state(model_id, run, name, optimizer)
+
+        return self._ordered(body, parse)
+
+    def _load_adapter(self, body: Any) -> bytes:
+        def parse(model_id: str) -> Callable[[], Any]:
+            folder = Path(field_of(body, "adapter_path", str))
+            return lambda: self._engine.load_adapter(model_id, folder)
 
         return self._ordered(body, parse)
 

@@ -8,6 +8,7 @@ the weights a completion is sampled from are those of its name, whatever trainin
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import uuid
@@ -21,7 +22,7 @@ import orjson
 import torch
 from torch import Tensor
 
-from turngrad.local.adapter import FULL_BELOW, Lora, Policy, full_policy, lora_policy, merged, parameters
+from turngrad.local.adapter import FULL_BELOW, Lora, Policy, full_policy, lora_policy, merged, parameters, read_peft_folder
 from turngrad.local.basemodel import BaseModel
 from turngrad.local.kvcache import KVCache
 from turngrad.local.sampler import Request, Sampled, Sampler
@@ -37,11 +38,15 @@ Operation = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How the engine runs; see `server` for the flags."""
+    """How the engine runs; see `server` for the flags.
+
+    `cache_bytes` bounds the keys and values of one snapshot; 0 means an eighth of the machine's memory, 2 GiB at most.
+    `live_snapshots` are kept ready to sample from, `keep_snapshots` a run on disk.
+    """
 
     state_dir: Path
     full_finetune: str = "auto"
-    cache_bytes: int = 2 << 30
+    cache_bytes: int = 0
     max_running: int = 64
     keep_snapshots: int = 64
     live_snapshots: int = 2
@@ -170,7 +175,7 @@ class Engine:
         if sampler is None:
             self._retire()
             model = self.base.freeze(self._weights(snapshot))
-            cache = KVCache(self.base.spec, self._device, torch.float32, self.settings.cache_bytes)
+            cache = KVCache(self.base.spec, self._device, torch.float32, self.settings.cache_bytes or _memory_share())
             sampler = Sampler(model, cache, self.stops, self._device, max_running=self.settings.max_running)
             self._samplers[snapshot] = sampler
         self._samplers.move_to_end(snapshot)
@@ -254,6 +259,14 @@ class Engine:
         trainer.load(checkpoint.tensors["weights"], moments, checkpoint.meta["steps"])
         return {"type": "load_weights", "path": f"{ACCOUNT}/{run_id}/{name}"}
 
+    def load_adapter(self, model_id: str, folder: Path) -> dict[str, Any]:
+        """Warm start of a LoRA run from a PEFT folder: weights alone, Adam starts afresh."""
+        trainer = self._run(model_id).trainer
+        if trainer.policy.lora is None:
+            raise ValueError("this run trains every weight (the model is small): it has no adapter to load")
+        trainer.load(read_peft_folder(folder, trainer.policy.lora), None, 0)
+        return {"type": "load_adapter", "model_id": model_id, "adapter_path": str(folder)}
+
     def unload(self, model_id: str) -> dict[str, Any]:
         self.runs.pop(model_id, None)
         return {"type": "unload_model", "model_id": model_id}
@@ -280,6 +293,10 @@ class Engine:
 def _use_threads(count: int) -> None:
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
+
+
+def _memory_share() -> int:
+    return min(2 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 
 
 def new_model_id() -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MIN_SHARED = 48
-"""A common prefix shorter than this is cheaper to recompute than to attend to through a mask."""
+MIN_SHARED = 24
+"""A common prefix shorter than this is not worth a second attention call."""
 _ROUND = 16
 
 

@@ -7,6 +7,7 @@ gradient held is that of the raw sum of losses since the last optim_step; a fail
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping
 from typing import Any
 
@@ -70,12 +71,13 @@ class Trainer:
     def _run(self, batch: Batch, active: list[np.ndarray], *, backward: bool) -> Generator[None, None, dict[str, Any]]:
         bounds = clip_bounds(batch.config)
         logprobs = [np.zeros(len(datum.tokens), np.float32) for datum in batch.data]
-        metrics = {"loss:sum": 0.0, "total_tokens:sum": 0.0, "loss_tokens:sum": 0.0}
+        metrics = {"loss:sum": 0.0, "total_tokens:sum": 0.0, "loss_tokens:sum": 0.0, "model_seconds:sum": 0.0}
         todo = [i for i, a in enumerate(active) if a.any()]
         logit_budget = max(1, LOGIT_BYTES // (4 * self._spec.vocab))
         tokens = [batch.data[i].tokens for i in todo]
         for micro in pack(tokens, [active[i] for i in todo], TOKEN_BUDGET, logit_budget) if todo else []:
             data = [batch.data[todo[member]] for member in micro.members]
+            started = time.perf_counter()
             with torch.set_grad_enabled(backward):
                 lp = self._logprobs(micro, data)
                 loss, parts = loss_sum(
@@ -83,6 +85,7 @@ class Trainer:
                 )
                 if backward:
                     loss.backward()
+            metrics["model_seconds:sum"] += time.perf_counter() - started
             _scatter(micro, [logprobs[todo[member]] for member in micro.members], lp.detach().cpu().numpy())
             _add(metrics, parts)
             yield
