@@ -83,7 +83,7 @@ class Connection:
             result = await self._session.send_request(request, mcp_types.CallToolResult)
         except McpError as error:
             if error.error.code in _LOST:
-                raise await self._gone(error.error.message) from error
+                raise await self._gone(_said(error)) from error
             raise ToolError(error.error.message) from error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             raise await self._gone("the connection is closed") from error
@@ -125,7 +125,7 @@ class Connection:
         except Exception as error:
             self.lost = True
             if not ready.done():
-                ready.set_exception(await self._gone(str(_root(error)) or type(error).__name__))
+                ready.set_exception(await self._gone(_said(_root(error)), "did not open"))
         finally:
             if not ready.done():
                 ready.cancel()
@@ -158,10 +158,10 @@ class Connection:
         if isinstance(message, mcp_types.ServerNotification):
             self._stale |= isinstance(message.root, mcp_types.ToolListChangedNotification)
 
-    async def _gone(self, reason: str) -> WorldLost:
+    async def _gone(self, reason: str, what: str = "is gone") -> WorldLost:
         self.lost = True
-        detail = f"it {await self.process.obituary()}" if self.process is not None else "it is behind a URL"
-        return WorldLost(f"the MCP server {self.server.name} is gone ({reason}); {detail}")
+        detail = f"; it {await self.process.obituary()}" if self.process is not None else ""
+        return WorldLost(f"the MCP server {self.server.name} {what} ({reason}){detail}")
 
 
 class SharedConnection:
@@ -184,6 +184,13 @@ class SharedConnection:
         if self._connection is not None:
             with contextlib.suppress(Exception):
                 await self._connection.close()
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, McpError):
+        data = error.error.data
+        return f"{error.error.message}: {data['detail']}" if isinstance(data, dict) and "detail" in data else error.error.message
+    return str(error) or type(error).__name__
 
 
 def _root(error: BaseException) -> BaseException:
