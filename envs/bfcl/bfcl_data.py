@@ -88,7 +88,7 @@ class Entry:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], written_truth: Sequence[Sequence[str | Mapping[str, Any]]]) -> Entry:
-        """An entry from a row of the data's form. Raises ValueError where turns and ground truth do not match."""
+        """An entry from a row of the data's form. Raises ValueError where they do not match, or hold nothing to grade."""
         ground_truth = tuple(tuple(map(TruthCall.parse, calls)) for calls in written_truth)
         held_out = {int(turn): names for turn, names in row.get("missed_function", {}).items()}
         revealed = {
@@ -98,10 +98,10 @@ class Entry:
             ({"role": "user", "content": REVEAL_MESSAGE},) if turn in revealed else tuple(messages)
             for turn, messages in enumerate(row["question"])
         ]
-        if len(turns) != len(ground_truth) or not turns:
+        if len(turns) != len(ground_truth) or not any(ground_truth):
             raise ValueError(
-                f"{row['id']}: {len(turns)} user turns and {len(ground_truth)} turns of ground truth; expected as many, "
-                "and one at least"
+                f"{row['id']}: {len(turns)} user turns and {len(ground_truth)} turns of ground truth with "
+                f"{sum(map(len, ground_truth))} calls; expected as many turns, and one call at least"
             )
         return cls(
             id=row["id"],

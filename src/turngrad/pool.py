@@ -155,11 +155,12 @@ class ServerPool:
         """Keep one server alive: start it, watch it, end it, start the next."""
         failures = 0
         while failures < START_ATTEMPTS:
-            started = time.monotonic()
             server = await _launch(self)
+            served_from = None
             try:
                 try:
                     await server.ready(self.ready_seconds)
+                    served_from = time.monotonic()
                     self._live.append(server)
                     self._notify()
                     reason = await server.watch(self.hang_seconds)
@@ -172,7 +173,8 @@ class ServerPool:
                 if server in self._live:
                     self._live.remove(server)
                 await server.end()
-            failures = 0 if time.monotonic() - started > STEADY_SECONDS + self.ready_seconds else failures + 1
+            steady = served_from is not None and time.monotonic() - served_from > STEADY_SECONDS
+            failures = 0 if steady else failures + 1
             self._error = PoolError(f"environment server of {self.source.name} {reason}; its last words:\n{server.last_words}")
             LOGGER.warning("%s", self._error)
         self._notify()
@@ -221,6 +223,8 @@ class _Server:
                     async with asyncio.timeout(hang_seconds):
                         await self._ping()
                 except TimeoutError:
+                    # It would not hear a SIGTERM either.
+                    self.process.kill()
                     return f"did not answer for {hang_seconds:g} s"
                 except OSError:
                     # Refused or reset: the next poll tells how it ended.
