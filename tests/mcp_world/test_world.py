@@ -182,7 +182,7 @@ async def test_a_server_behind_a_url_plays_with_its_header(
     header = ("--mcp-header", "Authorization: Bearer ${NOTES_TOKEN}")
     (episode,) = await one((*flags, *header), [call("create_note", title="A", text="milk"), "done"], "t")
     assert (episode.excluded, episode.reward) == (None, 1.0)
-    with pytest.raises(UserError, match="did not open .*HTTP 401"):
+    with pytest.raises(UserError, match=r"did not open .*HTTP 401"):
         await one(flags, ["x"], "t")
 
 
