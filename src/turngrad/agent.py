@@ -112,7 +112,7 @@ class _Loop:
         settings = self.settings
         conversation = Conversation(
             self.family,
-            _opening_messages(self.run),
+            opening_messages(self.run),
             self.tools.specs,
             history=settings.history,
             tool_updates=settings.tool_updates,
@@ -244,7 +244,7 @@ def _record(run: Run, step: Step) -> None:
         run.trace.steps.append(step)
 
 
-def _opening_messages(run: Run) -> list[dict[str, Any]]:
+def opening_messages(run: Run) -> list[dict[str, Any]]:
     """The run's prompt as chat messages; system messages and chat-style lists pass as they are."""
     if isinstance(run.prompt, list) and all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in run.prompt):
         return [{"role": m["role"], "content": m["content"]} for m in run.prompt]

@@ -83,7 +83,7 @@ class Rollouts:
         if not hosted:
             # Spans and rewards go to hud's platform where a key is found, also one in a home folder: a run of ours stays here.
             hud_settings.api_key = None
-        _quiet_hud()
+        quiet_hud()
         self.in_flight = 0
         self._family = family
         self._provider = provider
@@ -196,7 +196,7 @@ def hud_task(row: TaskRow) -> Task:
     return Task(env=row.env, id=row.template, args=row.args, slug=row.id, **row.carried)
 
 
-def _quiet_hud() -> None:
+def quiet_hud() -> None:
     """Silence what is counted here anyway: hud's warning for each failed rollout, 3.11's traceback for each closed stream."""
     logging.getLogger("hud").setLevel(logging.ERROR)
     for name in ("httpx", "mcp", "fastmcp"):
