@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from turngrad.local.adapter import full_policy
@@ -68,7 +68,9 @@ def _folder(folder: Path, shape: dict[str, Any]) -> Path:
     config = Qwen3Config(**shape, max_position_embeddings=2048, eos_token_id=1, pad_token_id=0)
     Qwen3ForCausalLM(config).float().save_pretrained(folder)
     words = {f"w{i}": i for i in range(shape["vocab_size"])}
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0"))).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     return folder
 
 
