@@ -16,19 +16,22 @@ _HEADER = re.compile(
     r"""
       <\|im_start\|>(?:user|tool)?\s*(?P<tool><tool_response>)                # Qwen, Nemotron
     | <\|im_start\|>(?P<chatml>\w+)                                           # ChatML
+    | <\|im_system\|>[^<]*<\|im_middle\|>(?P<returned>\#\#\ Return\ of)      # Kimi
     | <\|im_(?P<kimi>system|user|assistant|tool)\|>                           # Kimi
     | <\|start_header_id\|>(?P<llama>\w+)<\|end_header_id\|>                  # Llama 3
     | \]~b\](?P<minimax>\w+)                                                  # MiniMax
-    | <｜(?P<deepseek>System|User|Assistant|tool▁outputs▁begin)｜>             # DeepSeek
+    | <｜(?P<deepseek>begin▁of▁sentence|User|Assistant|tool▁outputs▁begin)｜>             # DeepSeek
     | <\|(?P<glm>system|user|assistant|observation|tool)\|>                   # GLM and others
     """,
     re.VERBOSE,
 )
 _ROLES = {
     "<tool_response>": "tool",
+    "## Return of": "tool",
     "observation": "tool",
     "ipython": "tool",
     "tool▁outputs▁begin": "tool",
+    "begin▁of▁sentence": "system",
     "ai": "assistant",
     "developer": "system",
 }

@@ -17,6 +17,8 @@ from turngrad.transcript import printable
 
 _REPLACEMENT = "\ufffd"
 
+_STRETCH = 256
+
 _REACHES = (1, 4, 16, 64)
 """Neighbours asked on each side, more where a text breaks off inside a character: a run of single bytes may be long."""
 
@@ -28,14 +30,18 @@ class Decoder:
         self._decode = decode
         self.note = note
         self._known: dict[tuple[int, ...], str] = {(): ""}
+        self._pieces: dict[tuple[tuple[int, ...], int], str] = {}
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The text of each token, safe to show: control characters and direction marks are spelled out."""
         if self._decode is None:
             return [f"{token_id} " for token_id in ids]
         pieces = [self._cached((token_id,)) for token_id in ids]
-        whole = "".join(pieces)
-        if _REPLACEMENT in whole or self._text(ids) != whole:
+        # Stretches that overlap by a token: some decoders take time quadratic in what they are given at once.
+        if not all(
+            self._text(ids[start : start + _STRETCH + 1]) == "".join(pieces[start : start + _STRETCH + 1])
+            for start in range(0, len(ids), _STRETCH)
+        ):
             pieces = self._in_context(ids)
         return [printable(piece) for piece in pieces]
 
@@ -55,9 +61,11 @@ class Decoder:
 
     def _added(self, window: tuple[int, ...], place: int) -> str:
         """What the token at `place` adds: its text begins and ends where the text so far agrees with the window's."""
-        whole = self._cached(window)
-        agreed = [_agreement(self._cached(window[:end]), whole) for end in range(place + 2)]
-        return whole[max(agreed[:-1]) : max(agreed)]
+        if (window, place) not in self._pieces:
+            whole = self._cached(window)
+            agreed = [_agreement(self._cached(window[:end]), whole) for end in range(place + 2)]
+            self._pieces[window, place] = whole[max(agreed[:-1]) : max(agreed)]
+        return self._pieces[window, place]
 
     def _cached(self, ids: tuple[int, ...]) -> str:
         if ids not in self._known:

@@ -30,7 +30,9 @@ def episode_table(title: str, episodes: Sequence[Episode], training: Sequence[Tr
     """One line an episode."""
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     for name in ("task", "try", "reward", "adv.", "turns", "calls", "tokens", "stopped", "failure"):
-        table.add_column(name, justify="left" if name in ("task", "stopped", "failure") else "right", no_wrap=name != "task")
+        table.add_column(
+            name, justify="left" if name in ("task", "stopped", "failure") else "right", no_wrap=name != "task", overflow="fold"
+        )
     for episode, trained in zip(episodes, training, strict=True):
         cells = (
             episode.task_id,
