@@ -107,6 +107,8 @@ class _Loop:
         self.calls = 0
         self.bad_in_a_row = 0
         self.user_turn = 0
+        self.done = False
+        self.tools_changed = False
 
     async def play(self) -> StopReason:
         settings = self.settings
@@ -141,7 +143,10 @@ class _Loop:
             replies, stop = await self._run_calls(parsed.tool_calls)
             if stop is not None:
                 return stop
-            await conversation.extend(replies)
+            if self.tools_changed:
+                await self.tools.refresh()
+                self.tools_changed = False
+            await conversation.extend(replies, tools=self.tools.specs)
 
     async def _sample(self, conversation: Conversation, max_tokens: int) -> tuple[ParsedResponse, bool]:
         sample = await self.policy.sample(
@@ -187,6 +192,8 @@ class _Loop:
             replies = list(await asyncio.gather(*(self._answer(i, *entry) for i, entry in enumerate(checked))))
         else:
             replies = [await self._answer(i, *entry) for i, entry in enumerate(checked)]
+        if self.done:
+            return replies, StopReason.DONE
         for _, bad, _ in checked:
             self.bad_in_a_row = 0 if bad is None else self.bad_in_a_row + 1
             if self.bad_in_a_row >= self.settings.max_bad_calls:
@@ -212,6 +219,8 @@ class _Loop:
                 call_id=f"{self.episode_key}-{call_id}",
                 step=self.steps,
             )
+            self.done = self.done or outcome.done
+            self.tools_changed = self.tools_changed or outcome.tools_changed
         else:
             outcome = Outcome(complaint, False, 0.0)
         text = await self.family.cap_text(outcome.text, self.settings.max_tool_tokens)

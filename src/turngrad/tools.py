@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 CALL_ID_META = "turngrad/call-id"
 STEP_META = "turngrad/step"
 NEXT_TURN_TOOL = "__next_turn__"
+DONE_META = "turngrad/done"
+TOOLS_CHANGED_META = "turngrad/tools-changed"
 
 _TIMEOUTS_BEFORE_GIVING_UP = 2
 _REQUEST_TIMEOUT_CODE = 408
@@ -46,11 +48,16 @@ _REFUSED_CODES = (mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call came to: `text` for the model; `seconds` of the MCP call alone."""
+    """What a call came to: `text` for the model; `seconds` of the MCP call alone.
+
+    `done` says that the environment has ended the episode with this call, `tools_changed` that its tools are others now.
+    """
 
     text: str
     is_error: bool
     seconds: float
+    done: bool = False
+    tools_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +200,14 @@ class ToolSession:
             raise RolloutError(Failure.TOOL_SERVER, f"call to {name!r}: {_reason(error)}") from error
         except Exception as error:
             raise RolloutError(Failure.TOOL_SERVER, f"call to {name!r}: {type(error).__name__}: {error}") from error
-        return Outcome(result_text(result), bool(result.isError), time.monotonic() - started)
+        meta = result.meta or {}
+        return Outcome(
+            result_text(result),
+            bool(result.isError),
+            time.monotonic() - started,
+            done=bool(meta.get(DONE_META)),
+            tools_changed=bool(meta.get(TOOLS_CHANGED_META)),
+        )
 
     async def next_user_turn(self, *, step: int) -> NextTurn:
         """Ask the environment what the user says next; `done` where the environment has no user turns."""

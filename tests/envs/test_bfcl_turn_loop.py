@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from turngrad.batch import build_batch
 from turngrad.config import TrainConfig
 from turngrad.episodes import StopReason
 from turngrad.rollout import Rollouts, RolloutSettings
-from turngrad.tasksets import Taskset, load_taskset, open_runtime
+from turngrad.runtimes import open_runtime
+from turngrad.tasksets import Taskset, load_taskset
 
 MODEL = family("qwen3")
 SETTINGS = LoopSettings(max_tokens=1024, max_seq_len=32768)
@@ -41,7 +43,7 @@ def _script(row: Any) -> list[str]:
 @pytest.mark.parametrize("name", ["bfcl-multi-turn", "bfcl-multi-turn-miss-func"])
 async def test_ground_truth_earns_one_and_silence_nothing_and_the_batch_trains_the_sampled_ids(name: str) -> None:
     taskset = _taskset(name)
-    async with open_runtime(taskset) as provider:
+    async with open_runtime(taskset.placement) as provider:
         rollouts = Rollouts(MODEL, provider, SETTINGS, RolloutSettings())
         for row in [*taskset.train[:3], *taskset.held_out[:2]]:
             script = _script(row)
@@ -56,6 +58,38 @@ async def test_ground_truth_earns_one_and_silence_nothing_and_the_batch_trains_t
             assert len(batch.segments) == 2
             trained = batch.segments[0].ids[1:][batch.segments[0].target_mask].tolist()
             assert trained == [token for turn in good.turns for token in turn.output_ids]
+
+
+async def test_in_tool_mode_the_model_brings_the_next_turn_itself_and_new_tools_reach_it() -> None:
+    taskset = _taskset("bfcl-multi-turn-miss-func")
+    async with open_runtime(taskset.placement) as provider:
+        rollouts = Rollouts(MODEL, provider, SETTINGS, RolloutSettings())
+        for row in taskset.train[:3]:
+            row = replace(row, args={**row.args, "user_turns": "tool"})
+            following = '<tool_call>\n{"name": "next_turn", "arguments": {}}\n</tool_call>'
+            policy = ScriptedPolicy(MODEL, [following if line == "done" else line for line in _script(row)])
+            (group,) = [g async for g in rollouts.groups([row], 1, policy, seed="0")]  # type: ignore[arg-type]
+            (episode,) = group.episodes
+            assert (episode.reward, episode.info["strict"], episode.stop_reason) == (1.0, True, StopReason.DONE)
+
+
+async def test_an_episode_that_the_environment_ends_is_not_sampled_further() -> None:
+    taskset = _taskset("bfcl-multi-turn")
+    row = next(row for row in taskset.train if "ls" in _tool_names(row))
+    listing = '<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>'
+    async with open_runtime(taskset.placement) as provider:
+        rollouts = Rollouts(MODEL, provider, SETTINGS, RolloutSettings())
+        policy = ScriptedPolicy(MODEL, [listing])
+        (group,) = [g async for g in rollouts.groups([row], 1, policy, seed="0")]  # type: ignore[arg-type]
+        (episode,) = group.episodes
+    assert (episode.stop_reason, len(episode.turns), episode.reward) == (StopReason.DONE, 21, 0.0)
+    assert "more than 20 steps" in episode.info["aborted"]
+
+
+def _tool_names(row: Any) -> set[str]:
+    from bfcl_data import function_documents, load_entry
+
+    return {name for owner in load_entry(row.args["entry"]).involved_classes for name in function_documents(owner)}
 
 
 def test_the_split_is_fixed_and_the_seed_only_orders_within_it() -> None:
