@@ -67,14 +67,15 @@ async def test_an_id_never_handed_out_is_an_error() -> None:
         await Futures().wait("unknown")
 
 
-async def test_old_results_are_forgotten_and_open_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(futures_module, "_KEPT", 3)
+async def test_only_the_newest_fetched_results_stay_and_unfetched_ones_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(futures_module, "_KEPT", 2)
     futures = Futures()
-    done = futures.create()
-    futures.finish(done, b"x")
-    later = [futures.create() for _ in range(4)]
+    ids = [futures.create() for _ in range(5)]
+    for request_id in ids:
+        futures.finish(request_id, request_id.encode())
+    for request_id in ids[:4]:
+        assert await futures.wait(request_id) == request_id.encode()
     with pytest.raises(KeyError):
-        await futures.wait(done)
-    for request_id in later:
-        futures.finish(request_id, b"y")
-        assert await futures.wait(request_id) == b"y"
+        await futures.wait(ids[1])
+    for request_id in ids[2:]:
+        assert await futures.wait(request_id) == request_id.encode()

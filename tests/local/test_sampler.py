@@ -127,7 +127,7 @@ def test_rewriting_the_end_of_an_episode_keeps_the_common_part(tiny: BaseModel) 
 def test_finished_slots_are_reused_when_the_cache_is_full(tiny: BaseModel) -> None:
     rng = np.random.default_rng(4)
     token_bytes = 2 * tiny.spec.layers * tiny.spec.kv_heads * tiny.spec.head_dim * 4
-    sampler = sampler_of(tiny, budget=8 * 256 * token_bytes)
+    sampler = sampler_of(tiny, budget=8 * 128 * token_bytes)
     for _ in range(4):
         prompts = [random_prompt(rng, 60) for _ in range(12)]
         for prompt, result in zip(prompts, run(sampler, [body(p, 3) for p in prompts]), strict=True):

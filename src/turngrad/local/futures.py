@@ -15,7 +15,8 @@ from typing import Any
 
 POLL_SECONDS = 20.0
 """How long retrieve_future waits: below the client's 45 s, and long enough that it does not busy-loop."""
-_KEPT = 4096
+_KEPT = 64
+"""Results kept after they were fetched, for a client that lost the answer; a large batch's is a megabyte."""
 
 
 class Futures:
@@ -23,14 +24,13 @@ class Futures:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._futures: OrderedDict[str, asyncio.Future[bytes]] = OrderedDict()
+        self._futures: dict[str, asyncio.Future[bytes]] = {}
+        self._fetched: OrderedDict[str, None] = OrderedDict()
 
     def create(self) -> str:
-        """A new request id. The oldest finished results are forgotten beyond a few thousand."""
+        """A new request id."""
         request_id = uuid.uuid4().hex
         self._futures[request_id] = self._loop.create_future()
-        while len(self._futures) > _KEPT and next(iter(self._futures.values())).done():
-            self._futures.popitem(last=False)
         return request_id
 
     def finish(self, request_id: str, body: bytes) -> None:
@@ -42,10 +42,19 @@ class Futures:
         self._loop.call_soon_threadsafe(self.finish, request_id, body)
 
     async def wait(self, request_id: str) -> bytes | None:
-        """The result, or None if it is not there within the poll. Raises KeyError for an id never handed out."""
+        """The result, or None if it is not there within the poll. Raises KeyError for an id never handed out.
+
+        Of the results fetched only the newest are kept.
+        """
         future = self._futures[request_id]
         done, _ = await asyncio.wait([future], timeout=POLL_SECONDS)
-        return future.result() if done else None
+        if not done:
+            return None
+        self._fetched[request_id] = None
+        self._fetched.move_to_end(request_id)
+        while len(self._fetched) > _KEPT:
+            self._futures.pop(self._fetched.popitem(last=False)[0], None)
+        return future.result()
 
 
 class Sequencer:

@@ -67,7 +67,7 @@ class KVCache:
         self.values: list[Tensor] = []
         self._capacity = 0
         self._clock = 0
-        self._resize(8, 256)
+        self._resize(8, 128)
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
