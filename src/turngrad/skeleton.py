@@ -1,7 +1,7 @@
 """A new environment to start from: it works, trains and has a test, and every line of it is there to be replaced.
 
 In: a name. Out: a folder with `env.py`, `tasks.jsonl` and `test_env.py`. The tools of the example bear names that the small
-model of this repository has met, so that a first step has something to learn from.
+model of this repository has met, and its grade gives part of the credit, so that a first step has something to learn from.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from turngrad.envkit import Grade, ToolError, World, environment, tool
 
 
 class Desk(World):
-    """One episode: a folder, a file, and a user who asks for one of each."""
+    """One episode: a user who wants a folder made, and then a file."""
 
     def __init__(self, folder: str, file: str) -> None:
-        # The arguments are the task's, from tasks.jsonl. Whatever an episode changes belongs in self.
-        self.wanted = (folder, file)
-        self.made: list[str] = []
+        # The arguments are the task's, from tasks.jsonl. What an episode changes belongs in self.
+        self.wanted = {"folder": folder, "file": file}
+        self.made: dict[str, str] = {}
+
+    @tool
+    def ls(self) -> list[str]:
+        """List the folders and files."""
+        return sorted(self.made)
 
     @tool
     def mkdir(self, dir_name: str) -> str:
@@ -35,7 +40,18 @@ class Desk(World):
         Args:
             dir_name: the name of the new directory
         """
-        return self._make(dir_name)
+        return self._make(dir_name, "folder")
+
+    @tool
+    def rm(self, file_name: str) -> str:
+        """Remove a file or a directory.
+
+        Args:
+            file_name: the name of what to remove
+        """
+        if self.made.pop(file_name, None) is None:
+            raise ToolError(f"there is no {file_name}")
+        return f"removed {file_name}"
 
     @tool
     def touch(self, file_name: str) -> str:
@@ -44,21 +60,23 @@ class Desk(World):
         Args:
             file_name: the name of the new file
         """
-        return self._make(file_name)
+        return self._make(file_name, "file")
 
     def turns(self) -> Iterator[str]:
-        yield f"Create a new folder called '{self.wanted[0]}'."
-        yield f"Create a new file called '{self.wanted[1]}'."
+        yield f"Create a new folder called '{self.wanted['folder']}'."
+        yield f"Create a new file called '{self.wanted['file']}'."
 
     def grade(self, answer: str) -> Grade:
-        right = [name in self.made for name in self.wanted]
-        extra = len(set(self.made) - set(self.wanted))
-        return Grade(max(0.0, sum(right) / 2 - extra / 4), {"made": self.made})
+        # Part of the credit for part of the way: attempts that earn the same teach nothing.
+        reward = 0.0
+        for kind, name in self.wanted.items():
+            reward += 0.2 * (kind in self.made.values()) + 0.3 * (self.made.get(name) == kind)
+        return Grade(reward, {"made": self.made})
 
-    def _make(self, name: str) -> str:
+    def _make(self, name: str, kind: str) -> str:
         if name in self.made:
             raise ToolError(f"{name} exists already")
-        self.made.append(name)
+        self.made[name] = kind
         return f"created {name}"
 
 
