@@ -27,15 +27,20 @@ class Tags(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
+        self.inside = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag == "script":
+        self.inside = tag == "script"
+        if self.inside:
             self.scripts.append("")
 
     def handle_data(self, data: str) -> None:
-        if self.tags and self.tags[-1][0] == "script" and self.scripts:
+        if self.inside:
             self.scripts[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +82,8 @@ def test_nothing_of_an_episode_is_markup(page: str) -> None:
     tags = parsed(page)
     assert [tag for tag, _ in tags.tags].count("script") == 7
     assert not [tag for tag, _ in tags.tags if tag in ("b", "img")]
-    assert "@@" not in page
+    # The page's own marks are filled in once: an episode that writes one of them stays an episode.
+    assert [attrs.get("id") for tag, attrs in tags.tags].count("data") == 1
     assert data(page)["runs"][0]["rows"][2]["lastError"] == "server gone <b>"
     assert data(page)["runs"][0]["name"] == "run <b>"
 

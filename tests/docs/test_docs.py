@@ -1,0 +1,129 @@
+"""The documentation holds: examples run, links resolve, every metric and every flag is explained, commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.report.runs import step_groups, write_run
+from turngrad.advantages import group_advantages
+from turngrad.batch import build_batch
+from turngrad.config import TrainConfig
+from turngrad.diagnostics import batch_metrics, comparison_metrics
+from turngrad.episodes import BadCall, Break, Failure, StopReason
+from turngrad.flags import flag_page
+from turngrad.metrics import evaluation_metrics, rollout_metrics
+from turngrad.report.folder import read_run
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def explained(page: str) -> set[str]:
+    """The names in code style at the left of a page's tables."""
+    cells = re.findall(r"^\| (.*?) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {"__name__": f"docs_{page.stem}"}
+    if page.name == "reports.md":
+        names["RUN"] = write_run(tmp_path / "run", steps=1)
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), names)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target.split("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:src|scripts|envs|docs|tests)/[\w./]+\.\w+)", page.read_text()):
+        assert (ROOT / path).exists(), path
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Every `uv run scripts/...` of the pages, as script and arguments."""
+    found = []
+    for page in PAGES:
+        lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+        lines += re.findall(r"`(uv run scripts/[^`]+)`", page.read_text())
+        found += [line.split("uv run ", 1)[1] for line in lines if "uv run scripts/" in line]
+    return sorted({(words[0], tuple(words[1:])) for words in map(shlex.split, found)})  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("script", sorted({script for script, _ in commands()}))
+def test_the_flags_of_every_command_shown_are_flags_of_its_script(script: str) -> None:
+    said = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode == 0, said.stderr
+    for arguments in (arguments for name, arguments in commands() if name == script):
+        for flag in (argument for argument in arguments if argument.startswith("--") and argument != "--help"):
+            assert re.search(rf"{flag}\b", said.stdout), f"{script} {flag}"
+
+
+def test_every_metric_of_a_real_row_is_explained() -> None:
+    pairs = [(group, group_advantages(group, "group-zscore")) for group in step_groups(1)]
+    batch = build_batch(pairs, normalize="token", max_seq_len=2048)
+    logprobs = [np.full(len(segment.ids) - 1, -0.5) for segment in batch.sent]
+    compared = comparison_metrics([batch], [logprobs], logprobs, loss_fn="ppo", clip_low=0.8, clip_high=1.2)
+    rows = {
+        **rollout_metrics([group for group, _ in pairs]),
+        **batch_metrics(pairs, batch),
+        **compared,
+        **evaluation_metrics([group for group, _ in pairs]),
+    }
+    assert {"gap/mean", "ratio/clip_fraction", "stop_done", "gradient/largest_task", "pass_all"} <= set(rows)
+    names = explained("metrics.md")
+    families = [name.removesuffix("*") for name in names if name.endswith("*")]
+    assert [key for key in rows if key not in names and not key.startswith(tuple(families))] == []
+
+
+def test_every_key_that_the_loop_adds_is_explained(tmp_path: Path) -> None:
+    source = (ROOT / "src/turngrad/training.py").read_text() + (ROOT / "src/turngrad/evaluation.py").read_text()
+    added = set(re.findall(r'^ +"([a-z_]+)": ', source, re.MULTILINE)) | set(re.findall(r'metrics\["(update/\w+)"\]', source))
+    learner = (ROOT / "src/turngrad/learner.py").read_text()
+    added |= set(re.findall(r'"(update/\w+)"', learner))
+    run = read_run(write_run(tmp_path / "run", steps=1))
+    assert added >= {"kept_groups", "why_not_updated", "update/grad_norm", "split"}
+    names = explained("metrics.md")
+    missing = {key for key in added if key not in names and key not in ("state", "held_out")}
+    assert missing == set(), f"explain them in docs/metrics.md: {missing}"
+    assert run.steps
+
+
+def test_the_page_of_flags_is_the_settings() -> None:
+    assert (ROOT / "docs/flags.md").read_text() == flag_page(), "python -m turngrad.flags > docs/flags.md writes it anew"
+
+
+def test_the_page_of_flags_is_the_help() -> None:
+    said = subprocess.run([sys.executable, ROOT / "scripts/train.py", "--help"], capture_output=True, text=True, check=True)
+    shown = set(re.findall(r"--([a-z][a-z-]*)", said.stdout)) - {"help"}
+    for name in TrainConfig.model_fields:
+        assert f"`--{name.replace('_', '-')}`" in flag_page()
+        assert name.replace("_", "-") in shown
+
+
+def test_every_class_of_failure_is_explained() -> None:
+    names = explained("failures.md")
+    ends = {reason.value for reason in StopReason} - {"timeout", "infrastructure"}
+    assert {failure.value for failure in Failure} | ends | {bad.value for bad in BadCall} <= names
+    assert {reason.value for reason in Break} <= explained("masking.md")
