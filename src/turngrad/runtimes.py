@@ -94,7 +94,17 @@ def _provider(placement: Placement) -> Provider:
     assert placement.env_file is not None
     if placement.kind == "subprocess":
         return runtime.SubprocessRuntime(placement.env_file)
+    _quiet_servers()
     return runtime.LocalRuntime(placement.env_file)
+
+
+def _quiet_servers() -> None:
+    """Servers that a user's file starts in this process would print a banner and look for updates, once a rollout."""
+    import fastmcp
+
+    fastmcp.settings.show_server_banner = False
+    fastmcp.settings.check_for_updates = "off"
+    fastmcp.settings.log_level = "WARNING"
 
 
 class _Platform:
