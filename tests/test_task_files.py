@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.own import MODEL, call, load, play, resolved
 from turngrad.episodes import Episode
 from turngrad.errors import UserError
+from turngrad.runlog import RunLog
 from turngrad.task_files import split_rows
 from turngrad.tasksets import TaskRow
 
@@ -166,3 +167,16 @@ def test_same_task_under_two_names_stays_on_one_side(tmp_path: Path) -> None:
     taskset = load("--tasks-file", write(tmp_path / "tasks.jsonl", rows), "--env-path", str(BANK), *SMALL)
     assert len(taskset.held_out) == 4
     assert {row.id[0] for row in taskset.held_out}.isdisjoint(row.id[0] for row in taskset.train)
+
+
+def test_a_resumed_run_refuses_to_train_on_what_it_held_out(tmp_path: Path) -> None:
+    files = ("--tasks-file", bank_tasks(tmp_path), "--env-path", str(BANK), "--tasks-per-step", "4")
+    before, now = load(*files, "--eval-tasks", "3"), load(*files, "--eval-tasks", "2")
+    log = RunLog.create(resolved(*files, "--eval-tasks", "3", "--output-dir", str(tmp_path / "run")))
+    try:
+        for _ in range(2):
+            log.write_split((row.id for row in before.train), (row.id for row in before.held_out))
+        with pytest.raises(UserError, match=f"held out 1 tasks that would train now, such as '{before.held_out[2].id}'"):
+            log.write_split((row.id for row in now.train), (row.id for row in now.held_out))
+    finally:
+        log.close()

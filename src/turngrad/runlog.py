@@ -80,7 +80,20 @@ class RunLog:
         self._write_json("config.json", config.model_dump(mode="json"))
 
     def write_split(self, train: Iterable[str], held_out: Iterable[str]) -> None:
-        self._write_json("split.json", {"train": list(train), "held_out": list(held_out)})
+        """Write which tasks train and which are held out.
+
+        Raises:
+            UserError: a task that this run held out before would train now (C10).
+        """
+        train = list(train)
+        if (self.folder / "split.json").exists():
+            before = json.loads((self.folder / "split.json").read_text())["held_out"]
+            if moved := sorted(set(before).intersection(train)):
+                raise UserError(
+                    f"{self.folder} held out {len(moved)} tasks that would train now, such as {moved[0]!r}; resume with the "
+                    "tasks and the --eval-tasks it was started with"
+                )
+        self._write_json("split.json", {"train": train, "held_out": list(held_out)})
 
     def metrics(self, row: dict[str, Any]) -> None:
         self._append("metrics.jsonl", row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,10 @@ class McpServer(BaseModel):
         """The environment of the command: what is harmless of this process's, and what the user named."""
         passed = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
         named = {name: expand(value).replace(WORKDIR, workdir) for name, value in self.variables.items()}
-        return {**get_default_environment(), **passed, **named}
+        environment = get_default_environment()
+        # `python server.py` is this Python, whether or not its folder was put on the path by `uv run`.
+        environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), environment.get("PATH", os.defpath)])
+        return {**environment, **passed, **named}
 
     def request_headers(self) -> dict[str, str]:
         return {name: expand(value) for name, value in self.headers.items()}
