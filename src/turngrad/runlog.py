@@ -54,7 +54,7 @@ class RunLog:
     @classmethod
     def create(cls, config: TrainConfig) -> RunLog:
         """A new folder: `--output-dir`, which must be empty or new, or one named by taskset and time below runs/."""
-        folder = config.output_dir or Path("runs") / f"{config.taskset}-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = config.output_dir or Path("runs") / f"{config.taskset.replace('/', '-')}-{datetime.now():%Y%m%d-%H%M%S}"
         if (folder / "metrics.jsonl").exists():
             raise UserError(
                 f"{folder} already holds a run; go on with it by --resume-from {folder}, or name another --output-dir"
