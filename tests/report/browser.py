@@ -60,10 +60,10 @@ class Browser:
         await self.send("Emulation.setEmulatedMedia", features=scheme)
         await self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         # From an empty page, so that a change of the place alone loads the file again as well.
-        await self.send("Page.navigate", url="about:blank")
-        self._loaded.clear()
-        await self.send("Page.navigate", url=path.resolve().as_uri() + place)
-        await asyncio.wait_for(self._loaded.wait(), 120)
+        for url in ("about:blank", path.resolve().as_uri() + place):
+            self._loaded.clear()
+            await self.send("Page.navigate", url=url)
+            await asyncio.wait_for(self._loaded.wait(), 120)
 
     async def evaluate(self, code: str) -> Any:
         result = await self.send("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
@@ -72,7 +72,7 @@ class Browser:
 
     async def until(self, code: str) -> None:
         """Wait until `code` is true."""
-        for _ in range(400):
+        for _ in range(1200):
             if await self.evaluate(code):
                 return
             await asyncio.sleep(0.05)
@@ -83,8 +83,10 @@ class Browser:
             text = {"text": key} if len(key) == 1 and kind == "keyDown" else {}
             await self.send("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0, **text)
 
-    async def click(self, x: float, y: float) -> None:
+    async def point(self, x: float, y: float) -> None:
         await self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    async def click(self, x: float, y: float) -> None:
         for kind in ("mousePressed", "mouseReleased"):
             await self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

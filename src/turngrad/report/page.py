@@ -33,8 +33,8 @@ from turngrad.transcript import printable
 MAX_BYTES = 10_000_000
 """What a report may weigh unless told otherwise; plotly takes about half."""
 
-_VISIT_BYTES = 60
-"""Room kept for one cell of the table of tasks."""
+_PAGE_BYTES, _TASK_BYTES, _VISIT_BYTES = 300, 300, 40
+"""Room kept for what a page, a task and one visit of a task add to the file beside the episodes."""
 
 _SCRIPTS = ("format.js", "tables.js", "charts.js", "episode.js", "app.js")
 _TABLE_FIELDS = (
@@ -94,7 +94,7 @@ class Report:
             "charts": [_chart_data(chart) for chart in charts(runs)],
             "runs": [self._run_data(run, number) for number, run in enumerate(runs)],
         }
-        taken = len(render(data)) + _VISIT_BYTES * sum(map(_count_visits, runs))
+        taken = len(render(data).encode()) + sum(map(_room, runs))
         if taken >= self.max_bytes:
             raise UserError(
                 f"--max-bytes {self.max_bytes} leaves nothing for episodes: curves and tables take {taken} bytes; raise it"
@@ -245,8 +245,12 @@ def _row_order(row: Row) -> tuple[int, bool]:
     return row["step"], row["kind"] == "eval"
 
 
-def _count_visits(run: RunFolder) -> int:
-    return sum(len(row["tasks"]) for row in run.steps) + sum(row["tasks"] for row in run.evaluations)
+def _room(run: RunFolder) -> int:
+    """Bytes that pages and tasks will take beside the episodes, by the rows and not by reading every episode."""
+    tasks = {(row["kind"], task) for row in run.steps for task in row["tasks"]}
+    evaluated = sum({row["split"]: row["tasks"] + row["tasks_left_out"] for row in run.evaluations}.values())
+    visits = sum(len(row["tasks"]) for row in run.steps) + sum(row["tasks"] for row in run.evaluations)
+    return _PAGE_BYTES * len(run.files) + _TASK_BYTES * (len(tasks) + evaluated) + _VISIT_BYTES * visits
 
 
 def _fingerprint(folder: Path) -> tuple[int, ...]:
