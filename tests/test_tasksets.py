@@ -69,3 +69,22 @@ def test_too_few_tasks_are_named_with_the_flag() -> None:
     config = TrainConfig(taskset="bfcl-multi-turn", backend="local", tasks_per_step=200).resolve()
     with pytest.raises(UserError, match="--tasks-per-step 200"):
         load_taskset(config)
+
+
+def test_generated_tasks_are_fresh_in_every_step_and_a_function_of_seed_and_step() -> None:
+    taskset = load_taskset(TrainConfig(taskset="bfcl-synthetic", backend="local", eval_tasks=6, tasks_per_step=4).resolve())
+    drawn = [row.id for step in range(1, 6) for row in taskset.rows_for_step(step, 4, seed=0)]
+    assert len(set(drawn)) == 20
+    assert drawn[:4] == [row.id for row in taskset.rows_for_step(1, 4, seed=0)]
+    assert not {row.id for row in taskset.rows_for_step(1, 4, seed=1)} & set(drawn)
+    held_out = {row.prompt for row in taskset.held_out}
+    assert len(taskset.held_out) == 6
+    assert not held_out & {row.prompt for step in range(1, 6) for row in taskset.rows_for_step(step, 4, seed=0)}
+
+
+def test_a_pool_of_generated_tasks_is_drawn_from_again() -> None:
+    config = TrainConfig(taskset="bfcl-synthetic", backend="local", eval_tasks=2, tasks_per_step=2, train_tasks=4).resolve()
+    taskset = load_taskset(config)
+    drawn = {row.id for step in range(1, 9) for row in taskset.rows_for_step(step, 2, seed=0)}
+    assert drawn <= {row.id for row in taskset.train}
+    assert len(drawn) == len(taskset.train)

@@ -13,9 +13,11 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+
+from synthetic import generate
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 REVEAL_MESSAGE = "I have updated some more functions you can choose from. What about now?"
@@ -130,12 +132,24 @@ def _load_category(category: str) -> tuple[Entry, ...]:
 
 
 def load_entry(entry_id: str) -> Entry:
-    """The entry of that id, such as `multi_turn_base_12`. Raises ValueError when there is none."""
+    """The entry of that id: `multi_turn_base_12`, or `synthetic_7` for the generated one of seed 7.
+
+    Raises ValueError when there is none.
+    """
+    kind, _, seed = entry_id.rpartition("_")
+    if kind == "synthetic" and seed.isdecimal():
+        return _generated(int(seed))
     category, _, scenario = entry_id.removeprefix("multi_turn_").rpartition("_")
     entries = load_category(category) if category in CATEGORIES else ()
     if not scenario.isdecimal() or int(scenario) >= len(entries):
         raise ValueError(f"no BFCL multi-turn entry {entry_id!r}; ids look like multi_turn_base_12, 0 to 199")
     return entries[int(scenario)]
+
+
+@lru_cache(maxsize=1024)
+def _generated(seed: int) -> Entry:
+    row = generate(seed)
+    return Entry.from_row(row, row["ground_truth"])
 
 
 @cache

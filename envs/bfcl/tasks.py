@@ -16,7 +16,7 @@ from typing import Any
 # The siblings have names that no other environment uses.
 sys.path.append(str(Path(__file__).parent))
 
-from bfcl_data import CATEGORIES, load_category
+from bfcl_data import CATEGORIES, load_category, load_entry
 
 HERE = Path(__file__).parent
 ENVIRONMENT = "bfcl"
@@ -64,6 +64,13 @@ def load_tasks(
         for name in (CATEGORIES if category == "all" else (category,))
         for scenario, entry in enumerate(load_category(name))
     ]
+
+
+def synthetic_task(seed: int, **options: Any) -> TaskRow:
+    """The generated task of a seed; `options` as for `load_tasks`. Its scenario is the seed."""
+    entry = load_entry(f"synthetic_{seed}")
+    prompt = "\n".join(message["content"] for message in entry.turns[0])
+    return TaskRow(id=entry.id, scenario=seed, args={"entry": entry.id, **options}, prompt=prompt)
 
 
 def split() -> tuple[tuple[int, ...], tuple[int, ...]]:

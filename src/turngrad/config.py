@@ -255,7 +255,7 @@ class TrainConfig(BaseModel):
         if self.tasks_file is not None or self.taskset not in BUILT_IN_TASKSETS:
             family = "own"
         else:
-            family = "arithmetic" if self.taskset == "arithmetic" else "bfcl"
+            family = {"arithmetic": "arithmetic", "bfcl-synthetic": "synthetic"}.get(self.taskset, "bfcl")
         preset = PRESETS["fireworks" if self.on_fireworks else "local", family]
         filled = self.model_copy(update={k: v for k, v in preset.items() if getattr(self, k) is None})
         if self.tasks_file is not None:

@@ -74,3 +74,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
 """Defaults by where the weights live and what is trained; a flag wins over them."""
 PRESETS["fireworks", "own"] = {**PRESETS["fireworks", "bfcl"], "eval_tasks": 8}
 PRESETS["local", "own"] = {k: v for k, v in PRESETS["local", "bfcl"].items() if k != "train_tasks"} | {"eval_tasks": 8}
+
+# Generated tasks never run out: a pool of them is for who asks for one.
+for _backend in ("fireworks", "local"):
+    PRESETS[_backend, "synthetic"] = {k: v for k, v in PRESETS[_backend, "bfcl"].items() if k != "train_tasks"}

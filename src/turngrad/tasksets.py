@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -30,8 +30,10 @@ _BFCL_CATEGORIES = {
     "bfcl-multi-turn-long-context": "long_context",
     "bfcl-multi-turn-all": "all",
 }
-_ARITHMETIC_HELD_OUT = 0.25
-"""Share of the operand pairs that never train, at most; fewer where `--eval-tasks` asks for fewer."""
+_SYNTHETIC_TRAIN, _SYNTHETIC_HELD_OUT = 1_000_000, 900_000_000
+"""First seeds of generated tasks; the starter policy has seen some below the first of them."""
+_ENDLESS_STRETCH = 1_000_000
+"""Task numbers between the steps of one run seed and those of the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,28 @@ class Taskset:
         return [self.train[index] for index in chosen]
 
 
+@dataclass(frozen=True, slots=True)
+class EndlessTaskset(Taskset):
+    """Tasks made on demand: every step draws fresh ones, `train` is only what evaluation looks at.
+
+    `make(n)` is task number n. A task whose prompt a held-out one has is passed over (C10).
+    """
+
+    make: Callable[[int], TaskRow]
+
+    def rows_for_step(self, step: int, count: int, seed: int, *, spare: int = 0) -> list[TaskRow]:
+        """The tasks of step `step` (from 1): numbers of its own, in a stretch of its own for every seed."""
+        number = seed * _ENDLESS_STRETCH + (step - 1) * 2 * (count + spare)
+        prompts = {row.prompt for row in self.held_out}
+        rows: list[TaskRow] = []
+        while len(rows) < count + spare:
+            row = self.make(number)
+            number += 1
+            if row.prompt not in prompts:
+                rows.append(row)
+        return rows
+
+
 def load_taskset(config: TrainConfig) -> Taskset:
     """The taskset of a resolved config.
 
@@ -95,6 +119,8 @@ def load_taskset(config: TrainConfig) -> Taskset:
         taskset = _arithmetic(config)
     elif config.taskset in _BFCL_CATEGORIES:
         taskset = _bfcl(config)
+    elif config.taskset == "bfcl-synthetic":
+        taskset = _synthetic(config)
     else:
         from turngrad.task_files import load_hosted
 
@@ -169,6 +195,26 @@ def _bfcl(config: TrainConfig) -> Taskset:
     train = _shuffled(sides["train"], config.seed)[: config.train_tasks]
     held_out = _shuffled(sides["held_out"], config.seed)
     return Taskset(config.taskset, tuple(train), tuple(held_out), Placement("pool", folder / "env.py"), has_tools=True)
+
+
+def _synthetic(config: TrainConfig) -> Taskset:
+    folder = _environments() / "bfcl"
+    module = _load_module(folder / "tasks.py", "bfcl")
+
+    def make(seed: int) -> TaskRow:
+        row = module.synthetic_task(seed, stop_at_failed_turn=config.stop_at_failed_turn)
+        return TaskRow(row.id, module.ENVIRONMENT, module.TEMPLATE, row.args, row.id, row.prompt)
+
+    held_out = [make(_SYNTHETIC_HELD_OUT + n) for n in range(config.eval_tasks or 0)]
+    prompts = {row.prompt for row in held_out}
+    placement = Placement("pool", folder / "env.py")
+    wanted = config.train_tasks or max(config.eval_tasks or 0, config.tasks_per_step or 0)
+    train = [row for n in range(wanted) if (row := make(_SYNTHETIC_TRAIN + n)).prompt not in prompts]
+    if config.train_tasks:
+        return Taskset(config.taskset, tuple(train), tuple(held_out), placement, has_tools=True)
+    return EndlessTaskset(
+        config.taskset, tuple(train), tuple(held_out), placement, has_tools=True, make=lambda n: make(_SYNTHETIC_TRAIN + n)
+    )
 
 
 def _arithmetic(config: TrainConfig) -> Taskset:

@@ -40,7 +40,7 @@ def _script(row: Any) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("name", ["bfcl-multi-turn", "bfcl-multi-turn-miss-func"])
+@pytest.mark.parametrize("name", ["bfcl-multi-turn", "bfcl-multi-turn-miss-func", "bfcl-synthetic"])
 async def test_ground_truth_earns_one_and_silence_nothing_and_the_batch_trains_the_sampled_ids(name: str) -> None:
     taskset = _taskset(name)
     async with open_runtime(taskset.placement) as provider:
