@@ -98,7 +98,9 @@ async def _play(
         policy = await session.policy(snapshot)
         groups, row = await play(session, rows, policy, split=config.split, step=0, samples=config.samples, display=display)
         display.evaluation(row)
-        for category, figures in by_category({group.row.id: group.episodes for group in groups}).items():
+        kinds = by_category({group.row.id: group.episodes for group in groups})
+        # Tasks whose ids say nothing of a kind are each one of their own: no use in listing them.
+        for category, figures in kinds.items() if len(kinds) < len(groups) else ():
             display.say(
                 f"  {category:<28} reward {figures['reward']:.3f}  pass@1 {figures['pass_at_1']:.3f}  tasks {figures['tasks']}"
             )
