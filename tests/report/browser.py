@@ -73,7 +73,8 @@ class Browser:
     async def until(self, code: str) -> None:
         """Wait until `code` is true."""
         for _ in range(1200):
-            if await self.evaluate(code):
+            # An element is true here and `{}` by value.
+            if await self.evaluate(f"Boolean({code})"):
                 return
             await asyncio.sleep(0.05)
         raise AssertionError(f"never true: {code}")
