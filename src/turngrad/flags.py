@@ -14,7 +14,8 @@ from turngrad.config import PRESETS, TrainConfig
 _HEAD = """# Flags of train.py
 
 Made by `python -m turngrad.flags > docs/flags.md` from the settings in `src/turngrad/config.py`; a test compares them.
-`uv run scripts/train.py --help` shows the same. A default in brackets depends on where the weights live and on the taskset, as named in it.
+`uv run scripts/train.py --help` shows the same. A default
+in brackets depends on where the weights live and on the taskset, as named in it.
 
 | flag | value | default | help |
 |---|---|---|---|
