@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.report.runs import write_run
-from turngrad.report.charts import Chart, charts
+from turngrad.report.charts import charts
+from turngrad.report.figures import Chart
 from turngrad.report.folder import RunFolder, read_run
 
 

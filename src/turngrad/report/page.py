@@ -21,8 +21,9 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from turngrad.errors import UserError
-from turngrad.report.charts import Chart, charts, page_key, page_name
+from turngrad.report.charts import charts
 from turngrad.report.decode import Decoder, decoder_for
+from turngrad.report.figures import Chart, page_key, page_name
 from turngrad.report.folder import EpisodeFile, Row, RunFolder, read_run
 from turngrad.report.pages import Page, PageWriter, shown, spread_out
 from turngrad.report.tables import TaskLine, Visit, task_lines, visits
