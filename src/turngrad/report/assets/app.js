@@ -5,10 +5,14 @@ const view = { page: null, episodes: [], at: 0, colour: "mask" };
 const overview = document.getElementById("overview");
 const viewer = document.getElementById("viewer");
 
+function addressed() {
+  return pageOf(location.hash.replace(/^#\//, "").split("?")[0].split("/").slice(0, 2).join("/"));
+}
+
 async function route() {
   const [path, query] = location.hash.replace(/^#\//, "").split("?");
-  const [run, name, index] = path.split("/");
-  const page = pageOf(`${run}/${name}`);
+  const index = path.split("/")[2];
+  const page = addressed();
   document.getElementById("token-info").hidden = true;
   overview.hidden = Boolean(page);
   viewer.hidden = !page;
@@ -112,7 +116,8 @@ function told(event) {
 
 function pressed(event) {
   if (viewer.hidden || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, input, .scroll")) return;
-  const place = DATA.pages.indexOf(view.page);
+  // By the address, which a key changes before the view has followed.
+  const place = DATA.pages.indexOf(addressed());
   const step = (offset) => { const page = DATA.pages[place + offset]; if (page) location.hash = `#/${page.key}`; };
   const actions = {
     ArrowLeft: () => (event.shiftKey ? step(-1) : move(-1)),
