@@ -299,9 +299,7 @@ def test_several_sessions_and_runs_train_apart(service: FiretitanServiceClient, 
     assert together == alone
 
 
-def test_what_the_service_would_refuse_is_a_4xx(
-    service: FiretitanServiceClient, engine: Process | None, base_model: str
-) -> None:
+def test_what_the_service_would_refuse_is_a_4xx(service: FiretitanServiceClient, engine: Process | None, base_model: str) -> None:
     with pytest.raises(NotFoundError, match="not served here"):
         service.create_lora_training_client(base_model="accounts/fireworks/models/no-such-model", rank=4)
     run = service.create_lora_training_client(base_model=base_model, rank=3)

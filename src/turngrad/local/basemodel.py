@@ -52,7 +52,7 @@ class BaseModel:
 
 def load_base_model(name: str, folder: Path, device: torch.device, dtype: str = "fp32") -> BaseModel:
     """Reads `folder`. `dtype` is fp32, bf16 or auto: what layers compute in; weights and their gradients are always fp32.
- Raises ValueError, in a sentence for the person who named it, for what cannot be served."""
+    Raises ValueError, in a sentence for the person who named it, for what cannot be served."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     try:
         spec = Spec.from_config(config)

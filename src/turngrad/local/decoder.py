@@ -82,7 +82,6 @@ class Spec:
             qk_norm=kind == "qwen3",
         )
 
-
     @property
     def parameters(self) -> int:
         """Weights in matrices, a tied embedding once."""
@@ -277,9 +276,7 @@ class Decoder(nn.Module):
             self._rotary = RotaryTable(self.spec, embedding.device)
         layers = [_Trainable(block) for block in self.model.layers]  # pyright: ignore[reportArgumentType]
         norm, head = self.model.norm.weight, self.lm_head
-        return _forward(
-            self.spec, self._rotary, embedding, layers, norm, head, tokens, positions, attend, keep, self.compute
-        )
+        return _forward(self.spec, self._rotary, embedding, layers, norm, head, tokens, positions, attend, keep, self.compute)
 
 
 class _Fused:
@@ -293,9 +290,7 @@ class _Fused:
         self._qkv_bias = torch.cat([weights[f"{attn}{name}_proj.bias"] for name in "qkv"]) if spec.qkv_bias else None
         self._out, self._out_bias = weights[attn + "o_proj.weight"], weights.get(attn + "o_proj.bias")
         self._gate_up = torch.cat([weights[f"{mlp}{name}_proj.weight"] for name in ("gate", "up")])
-        self._gate_up_bias = (
-            torch.cat([weights[f"{mlp}{name}_proj.bias"] for name in ("gate", "up")]) if spec.mlp_bias else None
-        )
+        self._gate_up_bias = torch.cat([weights[f"{mlp}{name}_proj.bias"] for name in ("gate", "up")]) if spec.mlp_bias else None
         self._down, self._down_bias = weights[mlp + "down_proj.weight"], weights.get(mlp + "down_proj.bias")
         # What autocast would convert at every call is converted once; norms stay as they are.
         for field in ("_qkv", "_qkv_bias", "_out", "_out_bias", "_gate_up", "_gate_up_bias", "_down", "_down_bias"):

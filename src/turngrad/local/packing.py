@@ -62,9 +62,7 @@ def pack(
     return batches
 
 
-def _clusters(
-    tokens: Sequence[np.ndarray], active: Sequence[np.ndarray], share: bool
-) -> list[tuple[list[int], int]]:
+def _clusters(tokens: Sequence[np.ndarray], active: Sequence[np.ndarray], share: bool) -> list[tuple[list[int], int]]:
     """Datums grouped by a common prefix worth sharing; the others in one group with prefix 0."""
     if not share:
         return [(list(range(len(tokens))), 0)]
