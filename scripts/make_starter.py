@@ -8,7 +8,7 @@
 3. Sample the training entries and tasks it never saw, and print the rewards.
 
 The defaults made the packaged weights; src/turngrad/local/starter/README.md has the time and the figures. To see the whole
-way in a few minutes: `--first.schedule.tokens 100000 --second.schedule.tokens 100000 --third.schedule.tokens 100000`
+way in about six minutes: `--first.schedule.tokens 10000 --second.schedule.tokens 10000 --third.schedule.tokens 10000`
 with an `--output-dir` of your own.
 """
 
@@ -230,6 +230,7 @@ def _save(model: Qwen3ForCausalLM, folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     config = {**model.config.to_dict(), "architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16"}
+    config.pop("_name_or_path", None)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     renderer = {"name": "custom", "import_path": "turngrad.local.starter.renderer.CompactRenderer"}
     (folder / "turngrad.json").write_text(json.dumps({"renderer": renderer}, indent=2) + "\n", encoding="utf-8")

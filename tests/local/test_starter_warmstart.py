@@ -28,7 +28,7 @@ def test_the_loss_is_that_of_sampled_tokens_whatever_the_padding() -> None:
     loss = batch_loss(policy, ids, mask)
     expected = 0.0
     for tokens, sampled in (EPISODE, (EPISODE[0][:4], EPISODE[1][:4])):
-        logprobs = F.log_softmax(policy(torch.tensor([tokens])).logits[0].float(), -1)
+        logprobs = F.log_softmax(policy(torch.tensor([tokens])).logits[0].detach().float(), -1)
         expected -= sum(float(logprobs[i - 1, tokens[i]]) for i in range(1, len(tokens)) if sampled[i])
     # The training path runs in bf16.
     assert float(loss.detach()) == pytest.approx(expected, rel=0.01)
