@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -43,6 +44,7 @@ class Backends:
     def __init__(self, entry: Entry, isolated: Isolated | None = None) -> None:
         self.instances = {name: _instance(name, entry) for name in entry.involved_classes}
         self._isolated = isolated
+        self._defaults: dict[str, dict[str, Any]] = {}
         self._owner = {function: name for name in entry.involved_classes for function in function_documents(name)}
 
     def execute(self, name: str, arguments: dict[str, Any]) -> str:
@@ -69,10 +71,27 @@ class Backends:
 
     def _run(self, owner: str, name: str, arguments: dict[str, Any], positional: tuple[Any, ...] = ()) -> str:
         method = getattr(self.instances[owner], name)
+        arguments = {**self._own_defaults(name, method, arguments, positional), **arguments}
         if name == _WRITES_SHARED_TEXT:
             with _SHARED_TEXT:
                 return run(method, arguments, positional)
         return run(method, arguments, positional)
+
+    def _own_defaults(
+        self, name: str, method: Callable[..., Any], arguments: dict[str, Any], positional: tuple[Any, ...]
+    ) -> dict[str, Any]:
+        """The lists that the call leaves to their defaults, as objects of this episode.
+
+        `post_tweet`'s default lists are one object in the whole process, and `mention` writes into them: what one episode
+        mentions would stand in the tweets of all others.
+        """
+        if name not in self._defaults:
+            parameters = inspect.signature(method).parameters.values()
+            self._defaults[name] = {p.name: copy.copy(p.default) for p in parameters if isinstance(p.default, list)}
+        if not self._defaults[name]:
+            return {}
+        given = {*list(inspect.signature(method).parameters)[: len(positional)], *arguments}
+        return {parameter: value for parameter, value in self._defaults[name].items() if parameter not in given}
 
 
 def _walk_ends(top: Any) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import importlib
 
 import pytest
+from bfcl_backends import Backends
 from bfcl_data import CATEGORIES, load_category
 from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING
 from hud.eval.run import Run
@@ -83,3 +84,18 @@ async def test_no_module_of_the_backends_changes_while_episodes_are_played() -> 
     for scenario in range(0, 200, 10):
         assert await replay("long_context", scenario) == 1.0
     assert {key: repr(shared[key]) for key in before} == before
+
+
+async def test_a_mention_in_one_episode_is_in_no_other_episodes_tweet() -> None:
+    """`post_tweet`'s default lists are one object per process; a whole evaluation shares what one episode mentions."""
+    entry = next(entry for entry in load_category("base") if "TwitterAPI" in entry.involved_classes)
+    posts = []
+    for _ in range(2):
+        backends = Backends(entry)
+        backends.execute("authenticate_twitter", {"username": "x", "password": "y"})
+        backends.instances["TwitterAPI"].authenticated = True
+        posts.append(backends.execute("post_tweet", {"content": "hello"}))
+        number = max(backends.instances["TwitterAPI"].tweets)
+        backends.execute("mention", {"tweet_id": number, "mentioned_usernames": ["@someone"]})
+    assert posts[0] == posts[1]
+    assert "@someone" not in posts[1]
