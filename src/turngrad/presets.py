@@ -40,7 +40,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("local", "bfcl"): {
         "base_model": "bfcl-starter",
-        "steps": 20,
+        "steps": 30,
         "tasks_per_step": 8,
         "group_size": 8,
         "train_tasks": 24,
@@ -50,7 +50,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "max_seq_len": 2048,
         "max_tool_tokens": 512,
         "max_concurrent": 64,
-        "learning_rate": 5e-4,
+        "learning_rate": 2e-4,
     },
     ("local", "arithmetic"): {
         "base_model": "smollm2-135m",
