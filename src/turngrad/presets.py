@@ -19,25 +19,6 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "max_concurrent": 64,
         "learning_rate": 1e-5,
     },
-    ("fireworks", "arithmetic"): {
-        "base_model": "accounts/fireworks/models/qwen3p5-9b",
-        "tokenizer_model": "Qwen/Qwen3.5-9B",
-        "steps": 30,
-        "tasks_per_step": 8,
-        "group_size": 8,
-        "eval_tasks": 16,
-        "eval_samples": 1,
-        "max_tokens": 512,
-        "max_seq_len": 8192,
-        "max_tool_tokens": 2048,
-        "max_concurrent": 64,
-        "learning_rate": 1e-5,
-        "min_a": 100,
-        "max_a": 999,
-        "min_b": 100,
-        "max_b": 999,
-        "prompt": "work",
-    },
     ("local", "bfcl"): {
         "base_model": "bfcl-starter",
         "steps": 30,
@@ -72,6 +53,13 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     },
 }
 """Defaults by where the weights live and what is trained; a flag wins over them."""
+PRESETS["fireworks", "arithmetic"] = PRESETS["fireworks", "bfcl"] | {
+    "min_a": 100,
+    "max_a": 999,
+    "min_b": 100,
+    "max_b": 999,
+    "prompt": "work",
+}
 PRESETS["fireworks", "own"] = {**PRESETS["fireworks", "bfcl"], "eval_tasks": 8}
 PRESETS["local", "own"] = {k: v for k, v in PRESETS["local", "bfcl"].items() if k != "train_tasks"} | {"eval_tasks": 8}
 
