@@ -45,15 +45,18 @@ async def _with_signals(work: Coroutine[Any, Any, None]) -> int:
     task = asyncio.ensure_future(work)
     received: list[int] = []
 
+    loop = asyncio.get_running_loop()
+
     def stop(number: int) -> None:
         received.append(number)
         if len(received) > 1:
             # Children die with this process by the kernel's hand.
             os._exit(128 + number)
+        # What is cut off in the middle of a call says so, to nobody's use.
+        loop.set_exception_handler(lambda loop, context: None)
         _complain("stopping: the state is being saved; once more to stop at once")
         task.cancel()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with contextlib.suppress(NotImplementedError, RuntimeError):
             loop.add_signal_handler(number, stop, number)
