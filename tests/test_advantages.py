@@ -194,3 +194,70 @@ def test_a_common_offset_of_the_rewards_does_not_matter(rewards: list[int], offs
 def test_zscores_have_a_sample_standard_deviation_of_one(rewards: list[float]) -> None:
     scores = [score for score in group_advantages(group(*rewards), "group-zscore").advantages if score is not None]
     assert math.sqrt(math.fsum(score * score for score in scores) / (len(scores) - 1)) == pytest.approx(1.0, rel=1e-6)
+
+
+def played(*parts: float, shaping: float = 0.0) -> Episode:
+    """An episode whose user turns earned `parts`, with one assistant turn in each."""
+    turns = tuple(
+        Turn(token_array([1]), token_array([2]), logprob_array([-1.0]), "stop", user_turn=index) for index in range(len(parts))
+    )
+    return episode(sum(parts), turns=turns, shaping=shaping, info={"turn_rewards": list(parts)})
+
+
+class TestCreditByUserTurn:
+    def test_each_user_turn_compares_what_was_earned_from_there_on_among_those_who_reached_it(self) -> None:
+        # Turn 0: returns 1, 0.5, 0, mean 0.5. Turn 1, reached by two: returns 0.5 and 0, mean 0.25. Turn 2 by none.
+        members = [played(0.5, 0.5), played(0.5, 0.0), played(0.0)]
+        result = group_advantages(members, "group-mean", credit="turn")
+        assert result.by_user_turn == ((0.5, 0.25), (0.0, -0.25), (-0.5,))
+        assert result.advantages == (0.5, 0.0, -0.5)
+
+    def test_the_scale_is_that_of_the_members_who_reached_the_turn(self) -> None:
+        # Turn 1: returns 0.5 and 0, std sqrt(0.125).
+        result = group_advantages([played(0.5, 0.5), played(0.5, 0.0), played(0.0)], "group-zscore", credit="turn")
+        assert result.by_user_turn is not None
+        assert result.by_user_turn[0] == pytest.approx((1.0, 0.25 / math.sqrt(0.125)))
+
+    def test_a_turn_that_one_member_alone_reached_trains_nothing(self) -> None:
+        result = group_advantages([played(0.5, 0.5), played(0.0)], "rloo", credit="turn")
+        assert result.by_user_turn == ((1.0, 0.0), (-1.0,))
+
+    def test_each_assistant_turn_takes_the_advantage_of_its_user_turn(self) -> None:
+        first = played(0.5, 0.5)
+        first = replace(first, turns=(first.turns[0], first.turns[0], first.turns[1]))
+        members = [first, played(0.5, 0.0)]
+        result = group_advantages(members, "group-mean", credit="turn")
+        assert result.per_turn(0, first) == [0.25, 0.25, 0.25]
+        assert group_advantages(members, "group-mean").per_turn(1, members[1]) == [-0.25, -0.25]
+
+    def test_shaping_counts_in_every_turn(self) -> None:
+        result = group_advantages([played(0.5, 0.5, shaping=-0.5), played(0.5, 0.5)], "group-mean", credit="turn")
+        assert result.by_user_turn == ((-0.25, -0.25), (0.25, 0.25))
+
+    def test_a_failed_member_is_left_out_of_every_turn(self) -> None:
+        failed = replace(played(0.5, 0.5), failure=Failure.SAMPLER)
+        result = group_advantages([failed, played(1.0), played(0.0)], "group-mean", credit="turn")
+        assert result.by_user_turn == (None, (0.5,), (-0.5,))
+
+    @pytest.mark.parametrize("info", [{}, {"turn_rewards": [0.3]}, {"turn_rewards": "x"}, {"turn_rewards": [math.nan]}])
+    def test_a_group_without_sound_turn_rewards_is_credited_by_episode(self, info: dict[str, Any]) -> None:
+        result = group_advantages([replace(played(1.0), info=info), played(0.0)], "group-mean", credit="turn")
+        assert (result.by_user_turn, result.advantages) == (None, (0.5, -0.5))
+
+    def test_the_clip_bounds_each_turn_and_is_counted(self) -> None:
+        result = group_advantages([played(1.0), played(0.0)], "group-mean", clip=0.25, credit="turn")
+        assert (result.by_user_turn, result.clipped) == (((0.25,), (-0.25,)), 2)
+
+    @given(st.lists(st.lists(st.sampled_from([0.0, 0.25]), min_size=1, max_size=4), min_size=2, max_size=8))
+    def test_the_advantages_of_a_turn_add_up_to_zero(self, parts: list[list[float]]) -> None:
+        result = group_advantages([played(*part) for part in parts], "group-mean", credit="turn")
+        if result.by_user_turn is None:
+            assert result.reason is NoTraining.NO_SPREAD
+            return
+        for turn in range(max(map(len, parts))):
+            assert math.fsum(of[turn] for of in result.by_user_turn if of and len(of) > turn) == pytest.approx(0.0, abs=1e-12)
+
+    def test_episodes_of_one_user_turn_are_credited_alike_either_way(self) -> None:
+        members = [played(1.0), played(0.0), played(0.25)]
+        by_turn = group_advantages(members, "group-zscore", credit="turn")
+        assert by_turn.by_user_turn == tuple((value,) for value in group_advantages(members, "group-zscore").advantages)

@@ -161,6 +161,12 @@ class TestByHand:
         assert sent == expected
         assert batch.grad_accumulation_normalization == divides
 
+    def test_credit_by_user_turn_gives_each_turn_its_own_advantage_under_the_same_mask(self) -> None:
+        played = replace(TWO_TURNS, turns=(TWO_TURNS.turns[0], replace(TWO_TURNS.turns[1], user_turn=1)))
+        group = GroupAdvantages((9.0,), None, 0.0, 1.0, by_user_turn=((2.0, -0.5),))
+        [datum] = build_batch([((played,), group)], normalize="none").datums()
+        assert wire(datum)["advantages"] == [0.0, 0.0, 2.0, 2.0, 0.0, 0.0, -0.5]
+
     def test_a_penalty_is_taken_off_token_by_token_and_weighted_alike(self) -> None:
         [segment] = batch_of(TWO_TURNS, advantages=[3.0], normalize="episode").segments
         penalty = np.array([9, 9, 0.0, 1.5, 9, 9, 3.0], dtype=np.float32)

@@ -121,6 +121,9 @@ class MultiTurn(World):
             "steps_per_turn": self.steps,
             "abstention": sum(not self.calls[turn] for turn in empty_turns) / len(empty_turns) if empty_turns else None,
         }
+        if self.user_turns:
+            passed = [turn < self.passed_turns and bool(truths[turn]) for turn in range(self.turn + 1)]
+            info["turn_rewards"] = [is_passed / with_truth for is_passed in passed]
         return Grade(sum(map(bool, truths[: self.passed_turns])) / with_truth, info)
 
     def _open_turn(self) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ Invariants:
 - C5: a turn that extends the one before joins its segment; a turn with `segment_break` opens the next.
 - C6: an episode weighs the same however many segments it has.
 
+An episode has one advantage, or with credit by user turn (`turngrad.advantages`) one per turn; the mask is the same.
+
 Normalisation. Write A_e for the advantage of episode e, T_e for its trained tokens over all its segments, M for the episodes
 of one optimizer step, a_t for the advantage sent with token t and g_t for that token's gradient at advantage 1. The service
 sums a_t g_t and divides by what `grad_accumulation_normalization` names:
@@ -61,8 +63,8 @@ class Segment:
 
     `ids` are its n tokens (int32), cut after the last trained one. `target_mask` (bool) and `target_logprobs` (float32, the
     sampler's, 0 off the mask) have n - 1 entries aligned to `ids[1:]`; `trained` counts the mask. `episode` is the index into
-    `Batch.episodes`. `advantage` is the episode's, `weight` what the normalisation multiplies it by, and `penalty` (float32,
-    aligned to `ids[1:]`) what a KL term takes off the advantage, token by token.
+    `Batch.episodes`. `advantages` (float32, aligned to `ids[1:]`, 0 off the mask) are the episode's or its turns', `weight` what
+    the normalisation multiplies them by, and `penalty` (float32, aligned likewise) what a KL term takes off them.
     """
 
     ids: NDArray[np.int32]
@@ -70,21 +72,22 @@ class Segment:
     target_logprobs: NDArray[np.float32]
     trained: int
     episode: int
-    advantage: float
+    advantages: NDArray[np.float32]
     weight: float = 1.0
     penalty: NDArray[np.float32] | None = None
 
     @property
     def target_advantages(self) -> NDArray[np.float32]:
         """a_t as the service gets it: float32, n - 1 entries aligned to `ids[1:]`, 0 off the mask."""
-        if self.penalty is None:
-            return self.target_mask * np.float32(self.advantage * self.weight)
-        return np.where(self.target_mask, (self.advantage - self.penalty) * self.weight, 0).astype(np.float32)
+        advantages = self.advantages
+        if self.penalty is not None:
+            advantages = np.where(self.target_mask, advantages - self.penalty, np.float32(0))
+        return advantages if self.weight == 1.0 else (advantages * self.weight).astype(np.float32)
 
     @property
     def has_gradient(self) -> bool:
         """False where every advantage is zero: such a segment costs the price of its tokens and changes nothing."""
-        return self.penalty is not None or self.advantage != 0.0
+        return self.penalty is not None or bool(self.advantages.any())
 
     def datum(self) -> Datum:
         """The segment as the SDK's wire object.
@@ -175,10 +178,10 @@ def build_batch(
     episodes: list[Episode] = []
     segments: list[Segment] = []
     untrained = cut_tokens = 0
-    for episode, advantage in _training_episodes(groups):
+    for episode, advantages in _training_episodes(groups):
         before = len(segments)
-        for turns in _stretches(episode.turns):
-            segment, cut = _merge(turns, max_seq_len, len(episodes), advantage, episode)
+        for start, turns in _stretches(episode.turns):
+            segment, cut = _merge(turns, advantages[start : start + len(turns)], max_seq_len, len(episodes), episode)
             cut_tokens += cut
             if segment is not None:
                 segments.append(segment)
@@ -189,43 +192,48 @@ def build_batch(
     return Batch(tuple(episodes), _weighted(len(episodes), segments, normalize), normalize, untrained, cut_tokens)
 
 
-def _training_episodes(groups: Sequence[tuple[Sequence[Episode], GroupAdvantages]]) -> Iterator[tuple[Episode, float]]:
+def _training_episodes(
+    groups: Sequence[tuple[Sequence[Episode], GroupAdvantages]],
+) -> Iterator[tuple[Episode, list[float]]]:
+    """The episodes that train, each with the advantages of its turns."""
     for members, group in groups:
         if len(members) != len(group.advantages):
             raise ValueError(f"a group of {len(members)} episodes came with {len(group.advantages)} advantages")
         if group.reason is not None:
             continue
-        for episode, advantage in zip(members, group.advantages, strict=True):
-            if advantage is None:
+        for member, episode in enumerate(members):
+            if group.advantages[member] is None:
                 continue
-            if not abs(advantage) <= _LARGEST:
-                raise ValueError(
-                    f"episode {episode.attempt} of {episode.task_id} has advantage {advantage}, more than float32 holds; "
-                    "keep rewards near 1, or use --advantage group-zscore"
-                )
-            yield episode, advantage
+            advantages = group.per_turn(member, episode)
+            for advantage in advantages:
+                if not abs(advantage) <= _LARGEST:
+                    raise ValueError(
+                        f"episode {episode.attempt} of {episode.task_id} has advantage {advantage}, more than float32 holds; "
+                        "keep rewards near 1, or use --advantage group-zscore"
+                    )
+            yield episode, advantages
 
 
-def _stretches(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
-    """The turns cut before each that opens a segment (C5)."""
+def _stretches(turns: Sequence[Turn]) -> Iterator[tuple[int, Sequence[Turn]]]:
+    """The turns cut before each that opens a segment (C5), each stretch with its place."""
     start = 0
     for index, turn in enumerate(turns):
         if index > start and turn.segment_break is not None:
-            yield turns[start:index]
+            yield start, turns[start:index]
             start = index
-    yield turns[start:]
+    yield start, turns[start:]
 
 
 def _merge(
-    turns: Sequence[Turn], max_seq_len: int | None, place: int, advantage: float, episode: Episode
+    turns: Sequence[Turn], advantages: Sequence[float], max_seq_len: int | None, place: int, episode: Episode
 ) -> tuple[Segment | None, int]:
     """One segment of the turns, or None when none of its tokens trains; and the sampled tokens that the limit cut."""
     tokens = array("i")
-    spans: list[tuple[int, Turn]] = []
-    for turn in turns:
+    spans: list[tuple[int, Turn, float]] = []
+    for turn, advantage in zip(turns, advantages, strict=True):
         tokens.extend(turn.context_ids)
         if turn.untrainable is None and len(turn.output_ids):
-            spans.append((len(tokens), turn))
+            spans.append((len(tokens), turn, advantage))
         tokens.extend(turn.output_ids)
     if not spans:
         return None, 0
@@ -235,24 +243,26 @@ def _merge(
             "nothing predicts it; the first turn of a segment needs its whole prompt as context_ids"
         )
 
-    last_start, last = spans[-1]
+    last_start, last, _ = spans[-1]
     length = last_start + len(last.output_ids)
     if max_seq_len is not None:
         length = min(length, max_seq_len)
     ids = np.frombuffer(tokens, dtype=np.int32)[:length]
     mask = np.zeros(max(length - 1, 0), dtype=np.bool_)
     logprobs = np.zeros(max(length - 1, 0), dtype=np.float32)
+    target_advantages = np.zeros(max(length - 1, 0), dtype=np.float32)
     trained = cut = 0
-    for start, turn in spans:
+    for start, turn, advantage in spans:
         kept = min(len(turn.output_ids), max(length - start, 0))
         # Token i of the segment is target i - 1.
         mask[start - 1 : start - 1 + kept] = True
         logprobs[start - 1 : start - 1 + kept] = turn.logprobs[:kept]
+        target_advantages[start - 1 : start - 1 + kept] = advantage
         trained += kept
         cut += len(turn.output_ids) - kept
     if trained == 0:
         return None, cut
-    return Segment(ids, mask, logprobs, trained, place, advantage), cut
+    return Segment(ids, mask, logprobs, trained, place, target_advantages), cut
 
 
 def _trained_tokens(episodes: int, segments: Sequence[Segment]) -> list[int]:

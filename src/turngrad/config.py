@@ -179,6 +179,11 @@ class TrainConfig(BaseModel):
     advantage: Literal["group-zscore", "group-mean", "rloo"] = Field(
         default="group-zscore", description="How the rewards of a group become advantages."
     )
+    credit: Literal["episode", "turn"] = Field(
+        default="episode",
+        description="episode: one advantage for all of an episode's turns. turn: one for each user turn, from what the episode "
+        "earned in it and after, where the environment reports that (BFCL does).",
+    )
     advantage_clip: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest absolute advantage; None: no clip."
     )

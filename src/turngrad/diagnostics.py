@@ -161,9 +161,13 @@ def _gradient_metrics(batch: Batch) -> dict[str, float]:
     total = 0.0
     for segment in batch.sent:
         episode = batch.episodes[segment.episode]
-        weight = float(np.abs(segment.target_advantages).sum(dtype=np.float64))
+        advantages = segment.target_advantages
+        weight = float(np.abs(advantages).sum(dtype=np.float64))
+        better = float(advantages[advantages > 0].sum(dtype=np.float64))
         total += weight
-        shares[f"gradient/{'better' if segment.advantage > 0 else 'worse'}"] += weight
+        for name, share in (("better", better), ("worse", weight - better)):
+            if share > 0:
+                shares[f"gradient/{name}"] += share
         shares[f"gradient/stop_{episode.stop_reason}"] += weight
         shares[f"gradient/task/{episode.task_id}"] += weight
     if not total:

@@ -150,6 +150,21 @@ class Episode:
         return None
 
     @property
+    def turn_rewards(self) -> tuple[float, ...] | None:
+        """What each user turn earned, from the grade's info (`turn_rewards`): one number per user turn played, in order.
+
+        None unless the environment reported them, they add up to `reward`, and every assistant turn belongs to one of them.
+        """
+        parts = self.info.get("turn_rewards")
+        if not isinstance(parts, list | tuple) or self.reward is None:
+            return None
+        if not all(isinstance(part, int | float) and math.isfinite(part) for part in parts):
+            return None
+        if abs(math.fsum(parts) - self.reward) > 1e-6 or any(turn.user_turn >= len(parts) for turn in self.turns):
+            return None
+        return tuple(map(float, parts))
+
+    @property
     def sampled_tokens(self) -> int:
         return sum(len(turn.output_ids) for turn in self.turns)
 

@@ -8,8 +8,7 @@ Before the first step and after the last, the training pool and the held-out tas
 
 Invariants: a step's row is written when its update is whole, so that "k steps and resume" takes the same tasks, seeds and
 optimizer state as a run that never stopped (C11); what the loop has not written never happened (C12). A step's episodes come
-from the weights it updates, unless `--max-lag` says otherwise. Left out on purpose: replay, and credit finer than an
-episode, which is biased where the policy decides how many turns it takes (verl#7244).
+from the weights it updates, unless `--max-lag` says otherwise. Left out on purpose: replay.
 """
 
 from __future__ import annotations
@@ -151,7 +150,11 @@ class Trainer:
         """Update on the groups, then write the step's episodes and its row."""
         config, rolled = self.config, time.monotonic()
         pairs = [
-            (group.episodes, group_advantages(group.episodes, config.advantage, clip=config.advantage_clip)) for group in groups
+            (
+                group.episodes,
+                group_advantages(group.episodes, config.advantage, clip=config.advantage_clip, credit=config.credit),
+            )
+            for group in groups
         ]
         batch = build_batch(pairs, normalize=config.normalize, max_seq_len=config.max_seq_len)
         kl = None

@@ -54,6 +54,8 @@ async def test_stopping_at_the_failed_turn_ends_early_with_the_same_reward(bfcl_
     played_out = await play(bfcl_pool, entry, faulty)
     assert stopped.trace.content == "[False, True]"
     assert stopped.reward == played_out.reward == 0.25
+    assert stopped.grade.info["turn_rewards"] == [0.25, 0.0]
+    assert played_out.grade.info["turn_rewards"] == [0.25, 0.0, 0.0, 0.0]
     assert stopped.grade.info["failed_turn"] == played_out.grade.info["failed_turn"] == 1
 
 

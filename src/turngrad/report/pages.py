@@ -97,7 +97,10 @@ class PageWriter:
         prompts: dict[bytes, int],
         place: int,
     ) -> bytes:
-        turns = [self._turn(turn, trained, decoder) for turn, trained in zip(episode.turns, training.trained, strict=True)]
+        turns = [
+            self._turn(turn, trained, advantage, decoder)
+            for turn, trained, advantage in zip(episode.turns, training.trained, training.advantages, strict=True)
+        ]
         if turns:
             # The attempts at one task open with one prompt, which is most of a large model's episode.
             prompt = episode.turns[0].context_ids.tobytes()
@@ -123,7 +126,7 @@ class PageWriter:
         }
         return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
-    def _turn(self, turn: Turn, trained: int, decoder: Decoder) -> dict[str, Any]:
+    def _turn(self, turn: Turn, trained: int, advantage: float, decoder: Decoder) -> dict[str, Any]:
         context = decoder.pieces(turn.context_ids)
         output = decoder.pieces(turn.output_ids)
         return {
@@ -132,6 +135,7 @@ class PageWriter:
             "output": self.vocabulary.places(turn.output_ids, output),
             "logprobs": [round(value, 3) if value == value else None for value in turn.logprobs],
             "trained": trained,
+            "advantage": round(advantage, 4),
             "finish": printable(turn.finish_reason),
             "break": turn.segment_break and turn.segment_break.value,
             "userTurn": turn.user_turn,

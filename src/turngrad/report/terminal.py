@@ -59,9 +59,9 @@ def episode_text(episode: Episode, training: Training, decoder: Decoder, colour:
     for key, value in episode.info.items():
         if value is not None:
             yield Text(f"  {shown(str(key))}: {shown(str(value))}", "dim")
-    style = _styles(colour, training.advantage)
-    for index, (turn, trained) in enumerate(zip(episode.turns, training.trained, strict=True), 1):
-        yield from _turn(index, turn, trained, decoder, style)
+    turns = zip(episode.turns, training.trained, training.advantages, strict=True)
+    for index, (turn, trained, advantage) in enumerate(turns, 1):
+        yield from _turn(index, turn, trained, decoder, _styles(colour, advantage))
 
 
 def _turn(index: int, turn: Turn, trained: int, decoder: Decoder, style: Callable[[float, bool], str]) -> Iterator[Text]:
@@ -92,12 +92,12 @@ def _call(call: ToolCall) -> Text:
     return text
 
 
-def _styles(colour: Colour, advantage: float | None) -> Callable[[float, bool], str]:
+def _styles(colour: Colour, advantage: float) -> Callable[[float, bool], str]:
     """The style of a sampled token by its logprob and whether it trained."""
     if colour == "logprob":
         return lambda logprob, trained: _REDS[min(len(_REDS) - 1, int(-logprob)) if logprob <= 0 else 0]
     if colour == "advantage":
-        sign = "white on #2270ad" if (advantage or 0.0) > 0 else "white on #a8501a"
+        sign = "white on #2270ad" if advantage > 0 else "white on #a8501a"
         return lambda logprob, trained: sign if trained else ""
     return lambda logprob, trained: "white on #1f5c3c" if trained else "white on #6a4a10"
 

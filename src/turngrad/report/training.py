@@ -28,12 +28,14 @@ class Training:
     """What an episode contributed to its step.
 
     `trained[i]` counts the output tokens of turn i that carry gradient: its first ones, since only a length limit leaves
-    some out. `advantage` is None, and `why_not` says why, where nothing of the episode trained.
+    some out, and `advantages[i]` is what they carry. `advantage` is the episode's as a whole; it is None, and `why_not` says why,
+    where nothing of the episode trained.
     """
 
     advantage: float | None
     why_not: str | None
     trained: tuple[int, ...]
+    advantages: tuple[float, ...]
 
 
 def trainings(episodes: Sequence[Episode], config: dict[str, Any], *, trains: bool) -> list[Training]:
@@ -45,30 +47,39 @@ def trainings(episodes: Sequence[Episode], config: dict[str, Any], *, trains: bo
         groups[episode.group_id].append(index)
     found: dict[int, Training] = {}
     for members in groups.values():
-        group = group_advantages([episodes[index] for index in members], config["advantage"], clip=config.get("advantage_clip"))
-        for index, advantage in zip(members, group.advantages, strict=True):
-            found[index] = _training(episodes[index], group, advantage, config.get("max_seq_len"))
+        group = group_advantages(
+            [episodes[index] for index in members],
+            config["advantage"],
+            clip=config.get("advantage_clip"),
+            credit=config.get("credit", "episode"),
+        )
+        for member, index in enumerate(members):
+            found[index] = _training(episodes[index], group, member, config.get("max_seq_len"))
     return [found[index] for index in range(len(episodes))]
 
 
-def _training(episode: Episode, group: GroupAdvantages, advantage: float | None, max_seq_len: int | None) -> Training:
+def _training(episode: Episode, group: GroupAdvantages, member: int, max_seq_len: int | None) -> Training:
+    advantage = group.advantages[member]
     if advantage is None:
         return _nothing(episode, f"left out, a failure of infrastructure ({episode.excluded})")
     if group.reason is not None:
         return _nothing(episode, _WHY_NOT[group.reason.value])
-    if advantage == 0.0:
+    advantages = group.per_turn(member, episode)
+    if not any(advantages):
         return _nothing(episode, "exactly as good as the group's mean: its advantage is 0")
     trained: list[int] = []
     start = 0
     for end in range(1, len(episode.turns) + 1):
         if end == len(episode.turns) or episode.turns[end].segment_break is not None:
-            trained += _stretch(replace(episode, turns=episode.turns[start:end]), advantage, max_seq_len)
+            trained += _stretch(replace(episode, turns=episode.turns[start:end]), max_seq_len)
             start = end
-    return Training(advantage, None if any(trained) else "no turn of it may train", tuple(trained))
+    trained = [count if value else 0 for count, value in zip(trained, advantages, strict=True)]
+    why_not = None if any(trained) else "no turn of it may train"
+    return Training(advantage, why_not, tuple(trained), tuple(advantages))
 
 
-def _stretch(stretch: Episode, advantage: float, max_seq_len: int | None) -> list[int]:
-    alone = GroupAdvantages((advantage,), None, 0.0, 1.0)
+def _stretch(stretch: Episode, max_seq_len: int | None) -> list[int]:
+    alone = GroupAdvantages((1.0,), None, 0.0, 1.0)
     segments = build_batch([([stretch], alone)], normalize="none", max_seq_len=max_seq_len).segments
     if not segments:
         return [0] * len(stretch.turns)
@@ -83,4 +94,4 @@ def _stretch(stretch: Episode, advantage: float, max_seq_len: int | None) -> lis
 
 
 def _nothing(episode: Episode, why_not: str) -> Training:
-    return Training(None, why_not, (0,) * len(episode.turns))
+    return Training(None, why_not, (0,) * len(episode.turns), (0.0,) * len(episode.turns))

@@ -94,7 +94,7 @@ function drawAnswer(episode, turn, index) {
   const mean = sound.length ? `, mean logprob ${number(sound.reduce((sum, value) => sum + value, 0) / sound.length)}` : "";
   const trained = turn.untrainable ? `may not train: ${turn.untrainable}` : `${turn.trained} of ${turn.output.length} tokens trained`;
   const head = `assistant turn ${index + 1}, ${trained}${mean}, finished by ${turn.finish}, ${number(turn.seconds, 1)} s`;
-  const tokens = turn.output.map((id, at) => token(id, turn.logprobs[at], at < turn.trained, episode.advantage));
+  const tokens = turn.output.map((id, at) => token(id, turn.logprobs[at], at < turn.trained, turn.advantage));
   return el("section", { class: "message assistant", "aria-label": head }, el("h3", {}, head), el("div", { class: "tokens" }, ...tokens));
 }
 
