@@ -72,7 +72,8 @@ def test_an_evaluation_averages_over_tasks_first_and_counts_those_left_out() -> 
     assert row["reward"] == pytest.approx(0.75)
     half = 1.96 * (0.125**0.5) / 2**0.5
     assert row["reward_ci95"] == pytest.approx([0.75 - half, 0.75 + half])
-    assert (row["pass_at_1"], row["pass_all"]) == (pytest.approx(0.75), pytest.approx(0.5))
+    # pass^2 is over the one task with two sound attempts, of which one passes.
+    assert (row["pass_at_1"], row["k"], row["pass_hat_k"]) == (pytest.approx(0.75), 2, pytest.approx(0.0))
     assert (row["tasks"], row["tasks_left_out"], row["samples"]) == (2, 1, 3)
 
 

@@ -77,13 +77,14 @@ class Display:
 
     def evaluation(self, row: dict[str, Any]) -> None:
         """The line of one evaluation."""
-        interval = row["reward_ci95"]
-        between = f" (95 % {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+        passed = f"pass@1 {_number(row['pass_at_1'])}{_between(row['pass_at_1_ci95'])}"
+        if row["k"] > 1:
+            passed += f", pass^{row['k']} {_number(row['pass_hat_k'])}{_between(row['pass_hat_k_ci95'])}"
         strict = "" if row["strict"] is None else f", strict {row['strict']:.3f}"
         split = row["split"].replace("_", " ")
         self.say(
-            f"evaluation after step {row['step']}, {split} tasks: reward {_number(row['reward'])}{between}, "
-            f"pass@1 {_number(row['pass_at_1'])}{strict}; {row['tasks']} tasks, {row['samples']} samples"
+            f"evaluation after step {row['step']}, {split} tasks: reward {_number(row['reward'])}"
+            f"{_between(row['reward_ci95'])}, {passed}{strict}; {row['tasks']} tasks, {row['samples']} samples"
         )
 
     def _print(self, text: str) -> None:
@@ -103,6 +104,10 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BARS[round((value - low) * scale)] for value in values)
+
+
+def _between(interval: Sequence[float] | None) -> str:
+    return "" if interval is None else f" (95 % {interval[0]:.3f} to {interval[1]:.3f})"
 
 
 def _number(value: float | None, digits: int = 3) -> str:

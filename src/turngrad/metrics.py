@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turngrad.episodes import Episode
+from turngrad.proportions import Share, pass_at_1, pass_hat_k
 
 
 def rollout_metrics(groups: Sequence[Sequence[Episode]]) -> dict[str, Any]:
@@ -63,8 +64,9 @@ def prompt_tokens(episode: Episode) -> int:
 def evaluation_metrics(groups: Sequence[Sequence[Episode]]) -> dict[str, Any]:
     """Mean reward over tasks, with a 95 % confidence interval by the tasks' standard error, pass@1 and pass^k.
 
-    A task's reward is the mean of its sound attempts; tasks without one are left out and counted. pass@1 is the share of
-    attempts with reward 1, pass^k the share of tasks whose every attempt has it.
+    A task's reward is the mean of its sound attempts; tasks without one are left out and counted. An attempt passes with a
+    reward of 1; `pass_hat_k` is the chance that k attempts at a task all pass, k being how many each was given, over the tasks
+    whose attempts are all sound. Intervals as in `proportions`.
     """
     per_task = [[e.reward or 0.0 for e in group if e.excluded is None] for group in groups]
     judged = [rewards for rewards in per_task if rewards]
@@ -72,12 +74,15 @@ def evaluation_metrics(groups: Sequence[Sequence[Episode]]) -> dict[str, Any]:
     spread = _std(means)
     half = None if spread is None else 1.96 * spread / math.sqrt(len(means))
     reward = mean(means)
+    k = max(map(len, groups), default=1)
+    passed = [[r >= 1.0 for r in rewards] for rewards in judged]
     strict = [bool(e.info["strict"]) for group in groups for e in group if e.excluded is None and "strict" in e.info]
     return {
         "reward": reward,
         "reward_ci95": None if reward is None or half is None else [reward - half, reward + half],
-        "pass_at_1": mean([mean([float(r >= 1.0) for r in rewards]) or 0.0 for rewards in judged]),
-        "pass_all": mean([float(min(rewards) >= 1.0) for rewards in judged]),
+        **_shown("pass_at_1", pass_at_1(passed)),
+        **_shown("pass_hat_k", pass_hat_k(passed, k)),
+        "k": k,
         "strict": mean([float(value) for value in strict]),
         "tasks": len(judged),
         "tasks_left_out": len(per_task) - len(judged),
@@ -91,6 +96,12 @@ def by_category(groups: Mapping[str, Sequence[Episode]]) -> dict[str, dict[str, 
     for task, episodes in sorted(groups.items()):
         kinds.setdefault(task.rstrip("0123456789").rstrip("_-"), []).append(episodes)
     return {kind: evaluation_metrics(members) for kind, members in kinds.items()}
+
+
+def _shown(name: str, share: Share | None) -> dict[str, Any]:
+    if share is None:
+        return {name: None, f"{name}_ci95": None}
+    return {name: share.value, f"{name}_ci95": list(share.interval)}
 
 
 def mean(values: Iterable[float]) -> float | None:

@@ -60,7 +60,7 @@ def _solved(runs: Sequence[RunFolder]) -> Chart:
         held = [row for row in run.evaluations if row["split"] == "held_out"]
         for line in (
             Line("held-out, pass@1", ORANGE, key("pass_at_1")),
-            Line("held-out, every attempt", RED, key("pass_all")),
+            Line("held-out, every attempt", RED, key("pass_hat_k")),
             Line("held-out, strict", PURPLE, key("strict")),
         ):
             add_line(figure, line, runs, number, held)
