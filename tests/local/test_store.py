@@ -90,3 +90,29 @@ def test_only_the_newest_snapshots_stay_and_every_state_does(store: Store) -> No
     store.save(RUN, "snapshots", "n5", {}, TENSORS)
     assert store.names(RUN, "snapshots") == ["n3", "n4", "n5"]
     assert len(store.names(RUN, "states")) == 5
+
+
+def test_each_series_of_snapshots_keeps_its_newest_whatever_the_others_do(store: Store) -> None:
+    names = ("policy-eval-0002-ab", "policy-0003-1f", "policy-0004-2c", "policy-0005-9a", "policy-0006-77", "final-00")
+    for index, name in enumerate(names):
+        store.save(RUN, "snapshots", name, {}, TENSORS)
+        os.utime(store._root / RUN / "snapshots" / name, (index, index))
+    assert store.names(RUN, "snapshots") == ["policy-eval-0002-ab", *names[2:]]
+
+
+def test_a_deleted_checkpoint_is_gone_and_deleting_it_again_is_no_error(store: Store) -> None:
+    for name in ("s1", "s2"):
+        store.save(RUN, "states", name, {"name": name}, TENSORS)
+    for _ in range(2):
+        store.delete(RUN, "states", "s1")
+        assert [path.name for path in (store._root / RUN / "states").iterdir()] == ["s2"]
+    with pytest.raises(MissingCheckpoint):
+        store.load(RUN, "states", "s1")
+    assert store.load(RUN, "states", "s2").meta == {"name": "s2"}
+
+
+def test_what_an_interrupted_deletion_left_is_removed_at_the_next_start(store: Store) -> None:
+    left = store._root / RUN / "states" / ".deleting-s1"
+    left.mkdir(parents=True)
+    Store(store._root, keep_snapshots=3)
+    assert not left.exists()

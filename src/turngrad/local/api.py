@@ -37,7 +37,7 @@ from turngrad.local.wire import (
 
 log = logging.getLogger("turngrad.local")
 PREFIX = "/training/v1/serverless"
-_SESSION = re.compile(rf"/v1/accounts/{ACCOUNT}/trainingSessions/(ts-[0-9a-f]+)(/checkpoints(?:/[^/:]+)?)?(:\w+)?")
+_SESSION = re.compile(rf"/v1/accounts/{ACCOUNT}/trainingSessions/(ts-[0-9a-f]+)(/checkpoints(?:/[^:]+)?)?(:\w+)?")
 
 
 class Api:
@@ -141,6 +141,11 @@ class Api:
                 for name in self._engine.store.names(run, kind)
             ]
             return orjson.dumps({"trainingSessionCheckpoints": rows})
+        if method == "DELETE" and checkpoints is not None:
+            # States outlive their session: a resumed run deletes those of the one before it by its own session's name.
+            run, name = parse_run_path(checkpoints.removeprefix("/checkpoints/"))
+            self._engine.store.delete(run, "states", name)
+            return b"{}"
         raise ApiError(404, f"{method} on {session} is not served here")
 
     # -- runs and operations ------------------------------------------------------------------------------------------

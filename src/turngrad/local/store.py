@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -42,10 +43,13 @@ class Store:
     """All checkpoints under one folder."""
 
     def __init__(self, root: Path, keep_snapshots: int) -> None:
-        """Creates `root`; removes what an interrupted write left. The newest `keep_snapshots` of each run stay."""
+        """Creates `root`; removes what an interrupted write or deletion left.
+
+        Of each run the newest `keep_snapshots` of every series stay: of names that are alike up to their first digit.
+        """
         self._root, self._keep = root, keep_snapshots
         root.mkdir(parents=True, exist_ok=True)
-        for left in root.glob("*/*/.writing-*"):
+        for left in (*root.glob("*/*/.writing-*"), *root.glob("*/*/.deleting-*")):
             shutil.rmtree(left, ignore_errors=True)
 
     def save(self, run: str, kind: Kind, name: str, meta: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -79,7 +83,7 @@ class Store:
             lost = folder / name / path.name
             raise StoreError(f"cannot write {lost}: {reason}; free some disk space or move --state-dir") from error
         if kind == "snapshots":
-            self._forget_old(folder)
+            self._forget_old(folder, _series(name))
 
     def load(self, run: str, kind: Kind, name: str) -> Checkpoint:
         """Raises MissingCheckpoint, or StoreError for a torn or altered file."""
@@ -100,6 +104,19 @@ class Store:
             tensors[path.stem] = load_file(path)
         return Checkpoint(content["meta"], tensors)
 
+    def delete(self, run: str, kind: Kind, name: str) -> None:
+        """Removes a checkpoint, whole or not at all; one that is not there is no error. Raises StoreError."""
+        folder = self._root / run / kind
+        leaving = folder / f".deleting-{name}"
+        try:
+            os.rename(folder / name, leaving)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"cannot delete {folder / name}: {error.strerror}") from error
+        _flush(folder)
+        shutil.rmtree(leaving, ignore_errors=True)
+
     def meta(self, run: str, kind: Kind, name: str) -> dict[str, Any]:
         """The `meta` of a checkpoint without its tensors. Raises MissingCheckpoint."""
         manifest = self._root / run / kind / name / "manifest.json"
@@ -115,14 +132,19 @@ class Store:
         """Runs that have a checkpoint."""
         return sorted(path.name for path in self._root.iterdir() if path.is_dir())
 
-    def _forget_old(self, folder: Path) -> None:
-        for old in _folders(folder)[: -self._keep]:
+    def _forget_old(self, folder: Path, series: str) -> None:
+        for old in [path for path in _folders(folder) if _series(path.name) == series][: -self._keep]:
             shutil.rmtree(old, ignore_errors=True)
 
 
 def _folders(folder: Path) -> list[Path]:
     found = [path for path in folder.glob("[a-z0-9]*") if path.is_dir()] if folder.exists() else []
     return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def _series(name: str) -> str:
+    """`policy-` of policy-0005-1a2b3c4d."""
+    return re.split(r"\d", name, maxsplit=1)[0]
 
 
 def _sha256(path: Path) -> str:
