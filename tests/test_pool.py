@@ -111,7 +111,7 @@ async def test_a_killed_server_costs_its_own_rollouts_and_is_back_within_five_se
 
 
 async def test_a_server_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turngrad.pool.PING_SECONDS", 0.2)
+    monkeypatch.setattr("turngrad.server_process.PING_SECONDS", 0.2)
     source = odd(tmp_path, in_task="time.sleep(300)")
     async with ServerPool(source, hang_seconds=4) as pool:
         await pool.warm()

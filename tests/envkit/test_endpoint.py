@@ -76,9 +76,11 @@ async def test_the_kits_own_client_reads_no_answer_that_belongs_to_an_earlier_re
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            params = json.loads(await reader.readexactly(length))["params"]
+            request = json.loads(await reader.readexactly(length))
+            params = request["params"]
             await asyncio.sleep(params["arguments"]["seconds"])
-            text = json.dumps({"result": {"content": [{"type": "text", "text": params["name"]}]}}).encode()
+            request_id = "another's" if params["name"] == "crossed" else request["id"]
+            text = json.dumps({"id": request_id, "result": {"content": [{"type": "text", "text": params["name"]}]}}).encode()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
             if params["name"] == "break":
                 writer.close()
@@ -96,6 +98,8 @@ async def test_the_kits_own_client_reads_no_answer_that_belongs_to_an_earlier_re
         with pytest.raises(ConnectionError):
             await client.call_tool("lost", {"seconds": 0})
         assert (await client.call_tool("found", {"seconds": 0})).content[0].text == "found"  # type: ignore[union-attr]
+        with pytest.raises(ConnectionError, match='an answer to request "another\'s"'):
+            await client.call_tool("crossed", {"seconds": 0})
     server.close()
 
 

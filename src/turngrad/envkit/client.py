@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 from datetime import timedelta
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import mcp.types as mcp_types
 from mcp import McpError
+
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 REQUEST_TIMEOUT = 408
 """The code of the McpError for a request that was not answered in time, as the SDK's session has it."""
@@ -38,6 +41,8 @@ class EpisodeClient:
             "Accept: application/json, text/event-stream\r\nContent-Length: "
         )
         self._timeout = timeout
+        # Unlike any other client's: an answer to another episode's request is not taken for one to ours.
+        self._name = secrets.token_hex(8)
         self._requests = 0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -70,11 +75,12 @@ class EpisodeClient:
     async def _request(self, method: str, params: dict[str, Any], seconds: float) -> dict[str, Any]:
         async with self._one_at_a_time:
             self._requests += 1
-            message = {"jsonrpc": "2.0", "id": self._requests, "method": method, "params": params}
-            body = json.dumps(message, separators=(",", ":")).encode()
+            request_id = f"{self._name}-{self._requests}"
+            message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+            body = _COMPACT.encode(message).encode()
             try:
                 async with asyncio.timeout(seconds):
-                    answer = json.loads(await self._exchange(body))
+                    answer = _answer_to(request_id, await self._exchange(body))
             except BaseException as error:
                 # The answer to this request may still arrive: nothing else may be read from this connection.
                 await self._drop()
@@ -107,3 +113,13 @@ class EpisodeClient:
             streams[1].close()
             with contextlib.suppress(OSError):
                 await streams[1].wait_closed()
+
+
+def _answer_to(request_id: str, body: bytes) -> dict[str, Any]:
+    """The JSON-RPC answer in `body`. Raises ValueError for one to another request; an error may name none."""
+    answer = json.loads(body)
+    if not isinstance(answer, dict) or not ("result" in answer or "error" in answer):
+        raise ValueError(f"not a JSON-RPC answer: {body[:100]!r}")
+    if answer.get("id") != request_id and ("result" in answer or answer.get("id") is not None):
+        raise ValueError(f"an answer to request {answer.get('id')!r} came for request {request_id!r}")
+    return answer

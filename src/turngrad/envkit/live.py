@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from turngrad.envkit.limits import StuckError, in_thread
+from turngrad.envkit.resources import exhausted
 from turngrad.envkit.world import Call, Grade, Messages, RawResult, Tool, ToolError, World, WorldLost
 
 NEXT_TURN = "__next_turn__"
@@ -132,6 +133,8 @@ class LiveEpisode:
         except TimeoutError:
             return _result(self.world.stopped(call), True, self.world)
         except Exception as error:
+            if (what := exhausted(error)) is not None:
+                raise WorldLost(f"the environment's process is out of {what} ({call.name}: {type(error).__name__})") from error
             LOGGER.warning("%s raised", call.name, exc_info=True)
             return _result(f"{type(error).__name__}: {error}", True, self.world)
         result = _result(value, False, self.world, tools_changed=list(self.world.tools()) != list(tools))

@@ -1,7 +1,7 @@
 """A pool's server process: `server_child.py PARENT_PID MEMORY_MB CPU_SECONDS ENV_FILE [ENV_NAME]`, 0 for no limit.
 
 Started as a plain file, so that it ties itself to its parent and takes its limits before the 3 s that importing hud costs.
-From there on it is hud's own server.
+Then it waits for the end of its standard input, and from there on it is hud's own server.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ def main() -> None:
     from turngrad.envkit.quiet import drop_stream_noise
 
     drop_stream_noise()
+    while os.read(0, 1):
+        pass
+    if os.getppid() != int(parent):
+        # What ended the input was the parent's own end.
+        sys.exit(1)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     sys.argv = ["hud.environment.server", source, *(part for name in names for part in ("--env", name))]
     server.main()
 
