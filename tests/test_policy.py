@@ -126,6 +126,8 @@ def _completion(output: list[int], logprobs: list[float | None] | None, finish: 
         (_completion([1, 2], [-0.1, -math.inf]), "without a finite logprob"),
         (_completion([1, 2], [-0.1, -0.2], "content_filter"), "finish_reason 'content_filter'"),
         (_completion([1] * 9, [-0.1] * 9), "9 tokens for a limit of 8"),
+        (_completion([1, -1], [-0.1, -0.2]), "no id"),
+        (_completion([1, 1 << 31], [-0.1, -0.2]), "no id"),
     ],
 )
 def test_what_makes_a_completion_unusable_is_named(completion: SampledCompletion, problem: str) -> None:

@@ -69,9 +69,16 @@ class TinyEngine:
 
     def saved(self, path: str, stem: str) -> dict[str, torch.Tensor]:
         """The tensors of a saved state by its path: `stem` is "weights" or "optimizer"."""
+        return load_file(self._state(path) / f"{stem}.safetensors")
+
+    def saved_steps(self, path: str) -> int:
+        """How many optimizer steps a saved state has taken."""
+        return json.loads((self._state(path) / "manifest.json").read_text())["meta"]["steps"]
+
+    def _state(self, path: str) -> Path:
         _, run, name = path.split("/")
-        [file] = self.state_dir.rglob(f"{run}/states/{name}/{stem}.safetensors")
-        return load_file(file)
+        [folder] = self.state_dir.rglob(f"{run}/states/{name}")
+        return folder
 
 
 @contextmanager

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _BAD_SAMPLE_RETRIES = 2
 _FINISH_REASONS = ("stop", "length", "tool_calls")
+_LARGEST_ID = 2**31 - 1
+"""Ids are kept as 4-byte ints from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ def _problem(completion: SampledCompletion, prompt_ids: list[int], max_tokens: i
         return f"finish_reason {completion.finish_reason!r}"
     if len(output_ids) > max_tokens:
         return f"{len(output_ids)} tokens for a limit of {max_tokens}"
+    if not all(isinstance(token_id, int) and 0 <= token_id <= _LARGEST_ID for token_id in output_ids):
+        return "a token id that is no id"
     if logprobs is None or len(logprobs) != len(output_ids):
         return f"{0 if logprobs is None else len(logprobs)} logprobs for {len(output_ids)} tokens"
     if any(value is None or not math.isfinite(value) for value in logprobs):
