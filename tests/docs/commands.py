@@ -52,11 +52,26 @@ RULES = [
     Rule(r"python scripts/train\.py --taskset bfcl-multi-turn", r"step +1/1 ", _TRAIN),
     Rule(r"uv run scripts/train\.py --taskset arithmetic", r"step +1/1 ", _TRAIN),
     Rule(r"uv run --no-group local scripts/train\.py .* --calibrate .*", r"groups_with_spread \d/2", _CALIBRATE, service=True),
-    Rule(r"uv run --no-group local scripts/train\.py --taskset \S+", r"step +1/1 ", _TRAIN, service=True, short=True),
+    Rule(r"uv run --no-group local scripts/train\.py --taskset \S+", r"step +1/1 ", _TRAIN, service=True),
     Rule(r"uv run scripts/train\.py --resume-from runs/<folder>", "already has its 1 steps", after=(HEADLINE,)),
     Rule(r"uv run scripts/report\.py runs/<folder>", r"wrote .*report\.html: \d\.\d MB", after=(HEADLINE,), short=True),
     Rule(r"uv run scripts/show\.py runs/<folder>", r"^step 1\b", after=(HEADLINE,)),
-    Rule(r"uv run scripts/show\.py runs/<folder> --step .*", "attempt [01]: reward", replaced=_EPISODE, after=(HEADLINE,), short=True),
+    Rule(
+        r"uv run scripts/show\.py runs/<folder> --step 7 --task multi_turn_base_12",
+        "attempt 0: reward",
+        replaced=_EPISODE,
+        after=(HEADLINE,),
+        short=True,
+    ),
+    Rule(
+        r"uv run scripts/show\.py runs/<folder> --step 7 --task <id>", "attempt 0: reward", replaced=_EPISODE, after=(HEADLINE,)
+    ),
+    Rule(
+        r"uv run scripts/show\.py runs/<folder> --step 7 .* --attempt 3 .*",
+        "attempt 1: reward",
+        replaced=_EPISODE,
+        after=(HEADLINE,),
+    ),
     Rule(r"uv run scripts/show\.py runs/<folder> --evaluation .*", "evaluation after step 1", after=(HEADLINE,)),
     Rule(r"uv run scripts/evaluate\.py --run .*", "result in", ("--tasks", "2", "--samples", "1"), after=(HEADLINE,)),
     Rule(

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.commands import HEADLINE, RULES, ROOT, Command, Rule, shown
+from tests.docs.commands import HEADLINE, ROOT, RULES, Command, Rule, shown
 from tests.local.process import engine_process
 from turngrad.local.models import BFCL_STARTER_FOLDER
 from turngrad.runlog import read_episodes
 
 SECRETS = ("FIREWORKS", "HUD", "TINKER")
 
-WITHOUT_TORCH = '''
+WITHOUT_TORCH = """
 import sys
 from importlib.machinery import PathFinder
 
@@ -37,7 +37,7 @@ class Hidden(PathFinder):
 
 
 sys.meta_path[:] = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
-'''
+"""
 """A sitecustomize.py: what `uv run --no-group local` leaves out is not to be found."""
 
 
@@ -126,7 +126,7 @@ class Workspace:
         if "--no-group local" in text:
             (self.folder / "hidden").mkdir(exist_ok=True)
             (self.folder / "hidden" / "sitecustomize.py").write_text(WITHOUT_TORCH)
-            environment["PYTHONPATH"] = str(self.folder / "hidden")
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self.folder / "hidden"), os.environ.get("PYTHONPATH"))))
         return environment
 
     def service(self) -> str:
