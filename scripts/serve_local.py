@@ -24,7 +24,8 @@ class Serve:
     """Serve a model on this machine behind Fireworks' training and sampling protocol. Stop it with Ctrl-C."""
 
     model: str
-    """`bfcl-starter`, `smollm2-135m`, or a Hugging Face folder (config.json, safetensors, tokenizer.json)."""
+    """`bfcl-starter`, `smollm2-135m`, a Hugging Face folder (config.json, safetensors, tokenizer.json), or an id of the hub,
+    which is taken from its cache or downloaded."""
     port: int = 8123
     """Port on 127.0.0.1; 0 picks a free one. The line that names the URL is printed when the engine answers."""
     state_dir: Path = Path("turngrad-state")

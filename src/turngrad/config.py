@@ -105,7 +105,7 @@ class TrainConfig(BaseModel):
     )
     base_model: str | None = Field(
         default=None,
-        description="What to train: a Fireworks model name, or here bfcl-starter, smollm2-135m or a Hugging Face folder.",
+        description="What to train: a Fireworks model name, or here bfcl-starter, smollm2-135m, a Hugging Face folder or a hub id.",
     )
     tokenizer_model: str | None = Field(
         default=None, description="Hub id or folder of the tokenizer, where it differs from the model."

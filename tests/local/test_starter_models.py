@@ -39,10 +39,10 @@ def test_a_complete_folder_is_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "missing"),
     [
-        ((), r"no config.json in this folder \(it holds nothing\)"),
+        ((), r"no config.json in .* \(it holds nothing\)"),
         (("tokenizer.json", "model.safetensors"), "no config.json"),
         (("config.json", "tokenizer.json"), "no weights"),
-        (("config.json", "model.safetensors"), r"no tokenizer \(tokenizer.json\) in this folder"),
+        (("config.json", "model.safetensors"), r"no tokenizer \(tokenizer.json\) in "),
     ],
 )
 def test_an_incomplete_folder_is_refused_with_what_is_missing(tmp_path: Path, names: tuple[str, ...], missing: str) -> None:
@@ -54,7 +54,7 @@ def test_an_incomplete_folder_is_refused_with_what_is_missing(tmp_path: Path, na
 
 def test_a_name_that_is_no_folder_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no such folder") as caught:
-        resolve_model("Qwen/Qwen3-0.6B")
+        resolve_model("qwen3-0.6b")
     assert BFCL_STARTER in str(caught.value)
     assert SMOLLM2 in str(caught.value)
     with pytest.raises(ValueError, match="this is a file, not a folder"):

@@ -46,7 +46,7 @@ class BaseModel:
     def is_called(self, base_model: str) -> bool:
         """Whether a client's `base_model` means this model: its name, folder, or `accounts/.../models/<name>`."""
         wanted = base_model.rstrip("/")
-        names = {self.name, str(self.folder), self.folder.name}
+        names = {self.name, self.name.rpartition("/")[2], str(self.folder), self.folder.name}
         return wanted in names or (wanted.startswith("accounts/") and wanted.rpartition("/models/")[2] in names)
 
 

