@@ -117,6 +117,10 @@ class ServerProcess:
             if self.refused and self.alive:
                 return "refused a connection"
             if time.monotonic() - last_ping > PING_SECONDS:
+                # Before the ping, which a server without a free file handle would not answer.
+                if self.worn is None and (worn := self._nearly_used_up()) is not None:
+                    self.worn = worn
+                    return f"is worn out: {worn}"
                 try:
                     async with asyncio.timeout(hang_seconds):
                         await self._ping()
@@ -128,9 +132,6 @@ class ServerProcess:
                     # Refused or reset: the next poll tells how it ended.
                     continue
                 last_ping = time.monotonic()
-                if self.worn is None and (worn := self._nearly_used_up()) is not None:
-                    self.worn = worn
-                    return f"is worn out: {worn}"
         return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
 
     async def end(self) -> None:
