@@ -45,8 +45,8 @@ class Placement:
 
 
 @asynccontextmanager
-async def open_runtime(placement: Placement, *, first: Task | None = None, processes: int = 1) -> AsyncIterator[Provider]:
-    """Serve the environment. `first` is a task to try a lease with where a lease is remote.
+async def open_runtime(placement: Placement, *, first: Task | None = None, concurrent: int = 64) -> AsyncIterator[Provider]:
+    """Serve the environment to `concurrent` rollouts at once. `first` is a task to try a lease with where a lease is remote.
 
     Raises:
         UserError: an environment that does not start, an extra or a program that is missing, a platform that refuses.
@@ -58,7 +58,9 @@ async def open_runtime(placement: Placement, *, first: Task | None = None, proce
 
         assert placement.env_file is not None
         memory: dict[str, Any] = {} if placement.limit_memory else {"memory_mb": None}
-        pool = ServerPool(placement.env_file, env=placement.env, procs=processes, env_vars=placement.env_vars, **memory)
+        procs = pool_processes(concurrent)
+        width = -(-concurrent // procs)
+        pool = ServerPool(placement.env_file, env=placement.env, procs=procs, width=width, env_vars=placement.env_vars, **memory)
         async with pool:
             try:
                 await pool.warm()
@@ -72,6 +74,14 @@ async def open_runtime(placement: Placement, *, first: Task | None = None, proce
         yield provider
     else:
         yield _provider(placement)
+
+
+def pool_processes(concurrent: int) -> int:
+    """How many servers share `concurrent` rollouts: one to 64 of them, on at most half of the processors.
+
+    One costs three seconds of processor time to start, and a second pays only where a processor is left for it.
+    """
+    return max(1, min((os.cpu_count() or 1) // 2, -(-concurrent // 64)))
 
 
 def _provider(placement: Placement) -> Provider:
