@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from turngrad.errors import RunError
 
 _KEY = "check FIREWORKS_API_KEY, and that its account may train"
-_RESUME = "go on from the last saved state with --resume-from"
-_PASSING = frozenset({408, 409, 429})
+_PASSING = frozenset({408, 409, 425, 429})
 
 
 class LearnerError(RunError):
@@ -30,6 +29,16 @@ class LearnerError(RunError):
 
 class LearnerRefused(LearnerError):
     """The service refuses the key, the model or the request: a person has to change something."""
+
+
+class LearnerUnknown(LearnerRefused):
+    """The service knows no such model or checkpoint: a wrong name, or one that is gone."""
+
+
+class StepLost(LearnerError):
+    """Not one rollout of a step was sound, so that there is nothing to update on."""
+
+    resumable = True
 
 
 class LearnerLost(LearnerError):
@@ -67,16 +76,16 @@ def explain(error: BaseException, doing: str) -> LearnerError:
     if (status := _status(error)) is not None:
         return _by_status(status, error, doing)
     if isinstance(error, RetryableException):
-        return LearnerLost(f"{doing}: the service no longer knows the request ({error}); {_RESUME}")
+        return LearnerLost(f"{doing}: the service no longer knows the request ({error})")
     if isinstance(error, APIConnectionError | httpx.TransportError):
-        return LearnerUnreachable(f"{doing}: no connection to the training service ({_one_line(error)}); {_RESUME}")
+        return LearnerUnreachable(f"{doing}: no connection to the training service ({_one_line(error)})")
     if isinstance(error, ValidationError):
-        return LearnerLost(f"{doing}: the SDK rejected the request ({_one_line(error)}), which ends its client; {_RESUME}")
+        return LearnerLost(f"{doing}: the SDK rejected the request ({_one_line(error)}), which ends its client")
     if "sequence failed" in str(error):
         cause = f": {_one_line(error.__cause__)}" if error.__cause__ is not None else ""
-        return LearnerLost(f"{doing}: an earlier request could not be sent, which ends this client{cause}; {_RESUME}")
+        return LearnerLost(f"{doing}: an earlier request could not be sent, which ends this client{cause}")
     if isinstance(error, TimeoutError):
-        return LearnerTimeout(f"{doing} took longer than its time limit; {_RESUME}")
+        return LearnerTimeout(f"{doing} took longer than its time limit")
     if isinstance(error.__cause__, Exception):
         # The SDK wraps some fatal statuses in a plain ValueError.
         return explain(error.__cause__, doing)
@@ -98,9 +107,9 @@ def _by_status(status: int, error: BaseException, doing: str) -> LearnerError:
     if status == 402:
         return LearnerRefused(f"{doing}: the account has no credit or quota left (402: {said}); top it up and resume")
     if status == 404:
-        return LearnerRefused(f"{doing}: the service does not know the model or checkpoint (404: {said}); check its name")
+        return LearnerUnknown(f"{doing}: the service does not know the model or checkpoint (404: {said})")
     if status in _PASSING or status >= 500:
-        return LearnerUnreachable(f"{doing}: the service is busy or down ({status}: {said}); {_RESUME}")
+        return LearnerUnreachable(f"{doing}: the service is busy or down ({status}: {said})")
     return LearnerRefused(f"{doing}: the service refused the request ({status}: {said})")
 
 

@@ -18,7 +18,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from turngrad.batch import Batch, Segment
 from turngrad.diagnostics import comparison_metrics
-from turngrad.faults import LearnerError, LearnerFailed, LearnerLost
+from turngrad.faults import LearnerError, LearnerFailed, LearnerLost, LearnerUnknown
 from turngrad.waits import bounded, in_thread
 
 LossFn = Literal["importance_sampling", "ppo", "cispo"]
@@ -142,15 +142,17 @@ class Learner:
         """Publish the weights for sampling; the path that `create_sampling_client(model_path=...)` takes."""
         check_name(name)
         self._require_finished()
-        result = await in_thread(lambda: self._client.save_weights_for_sampler(name).result(), timeout, f"snapshot {name}")
+        with _own_model():
+            result = await in_thread(lambda: self._client.save_weights_for_sampler(name).result(), timeout, f"snapshot {name}")
         return result.path
 
     async def save_state(self, name: str, *, timeout: float = 600.0) -> str:
         """Save weights and optimizer; the path that `resume` and `load_state` take. A name serves once."""
         check_name(name)
         self._require_finished()
-        async with bounded(timeout, f"saving state {name}"):
-            return (await self._client.save_state(name)).path
+        with _own_model():
+            async with bounded(timeout, f"saving state {name}"):
+                return (await self._client.save_state(name)).path
 
     async def load_state(self, path: str, *, timeout: float = 600.0) -> None:
         """Put the weights and the optimizer back to a saved state; a learner whose update did not finish is whole again."""
@@ -168,8 +170,9 @@ class Learner:
     async def _updating(self, doing: str, timeout: float) -> AsyncIterator[None]:
         self._require_finished()
         self._unfinished = doing
-        async with bounded(timeout, doing):
-            yield
+        with _own_model():
+            async with bounded(timeout, doing):
+                yield
         self._unfinished = None
 
     def _require_finished(self) -> None:
@@ -177,6 +180,15 @@ class Learner:
             raise LearnerLost(
                 f"{self._unfinished} did not finish, so the weights may hold a part of it; load_state the last saved state first"
             )
+
+
+@contextlib.contextmanager
+def _own_model() -> Iterator[None]:
+    """No name is wrong inside: a model that the service made and does not know any more went with its session."""
+    try:
+        yield
+    except LearnerUnknown as error:
+        raise LearnerLost(f"{error}: its session may have expired") from error
 
 
 def check_name(name: str) -> str:

@@ -20,7 +20,7 @@ from turngrad.backend import local_model, watched
 from turngrad.config import TrainConfig
 from turngrad.display import Display
 from turngrad.errors import RunError, UserError
-from turngrad.runlog import RunLog
+from turngrad.runlog import Checkpoint, RunLog
 from turngrad.tasksets import Taskset, load_taskset
 
 
@@ -105,7 +105,7 @@ def _open_log(config: TrainConfig) -> RunLog:
 async def _train(config: TrainConfig, taskset: Taskset, log: RunLog, display: Display) -> None:
     # Here, not at the top: hud, the SDK and the tokenizer take seconds that `--help` should not.
     from turngrad.session import open_session
-    from turngrad.training import Checkpoint, Trainer
+    from turngrad.training import Trainer
 
     assert config.steps is not None
     assert config.tasks_per_step is not None

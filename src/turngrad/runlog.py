@@ -21,6 +21,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,6 +34,14 @@ from turngrad.episodes import Episode
 from turngrad.errors import RunError, UserError
 
 _PACKAGES = ("turngrad", "hud", "fireworks-ai", "mcp", "transformers", "renderers", "numpy", "torch", "peft", "bfcl-eval")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A saved state: the step it follows, and the service's path of weights and optimizer."""
+
+    step: int
+    state: str
 
 
 class RunLog:

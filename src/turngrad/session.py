@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fireworks.training.sdk import FiretitanServiceClient
     from fireworks.training.sdk.concurrency import AdaptiveConcurrencyController
 
+    from turngrad.agent import LoopSettings
     from turngrad.conversation import ModelFamily
     from turngrad.episodes import Episode
     from turngrad.policy import Policy
@@ -45,6 +46,11 @@ class Session:
     rollouts: Rollouts
     controller: AdaptiveConcurrencyController
     on_progress: Callable[[Episode], None] = lambda episode: None
+
+    async def reconnect(self) -> None:
+        """Leave a session that the service has lost, and open another. Raises LearnerError."""
+        lost, self.service = self.service, await connect(self.endpoint)
+        await asyncio.to_thread(lost.close)
 
     async def policy(self, snapshot: str | None) -> Policy:
         """The policy of a sampler path, or of the base model for None."""
@@ -73,15 +79,19 @@ async def open_session(
     Raises:
         UserError: no key, a wrong key, no such model or tokenizer, an engine or environment that does not start.
     """
-    _quiet_libraries()
+    quiet_libraries()
+    from turngrad.faults import LearnerError
+
     async with AsyncExitStack() as stack:
         provider_opening = asyncio.create_task(_enter_runtime(taskset))
         try:
             endpoint = await stack.enter_async_context(open_backend(config, state_dir))
             say(f"weights at {endpoint.base_url}")
             family_loading = asyncio.create_task(asyncio.to_thread(_load_family, config, endpoint))
-            service = await asyncio.to_thread(_connect, endpoint)
-            stack.callback(service.close)
+            try:
+                service = await connect(endpoint)
+            except LearnerError as error:
+                raise UserError(str(error)) from error
             family = await family_loading
             provider, close_provider = await provider_opening
             stack.push_async_callback(close_provider)
@@ -91,9 +101,7 @@ async def open_session(
 
         from fireworks.training.sdk.concurrency import AdaptiveConcurrencyController
 
-        from turngrad.agent import LoopSettings
         from turngrad.rollout import Rollouts, RolloutSettings
-        from turngrad.tools import ToolFilter
 
         assert config.max_concurrent is not None
         session = Session(
@@ -104,20 +112,7 @@ async def open_session(
             rollouts=Rollouts(
                 family,
                 provider,
-                LoopSettings(
-                    max_tokens=config.max_tokens or 0,
-                    max_seq_len=config.max_seq_len or 0,
-                    max_turns=config.max_turns,
-                    max_tool_calls=config.max_tool_calls,
-                    max_bad_calls=config.max_bad_calls,
-                    max_tool_tokens=config.max_tool_tokens or 0,
-                    tool_timeout=config.tool_timeout,
-                    episode_timeout=config.episode_timeout,
-                    history=config.history,
-                    tool_updates=config.tool_updates,
-                    parallel_tools=config.parallel_tools,
-                    tools=ToolFilter(config.tools, config.exclude_tools),
-                ),
+                loop_settings(config),
                 RolloutSettings(config.max_concurrent, config.rollout_retries, config.bad_call_penalty),
                 lambda episode: session.on_progress(episode),
                 hosted=taskset.placement.kind == "hud",
@@ -125,18 +120,42 @@ async def open_session(
             # The service sheds load, so its window has to be found from below; the engine on this machine queues.
             controller=AdaptiveConcurrencyController(initial_window=config.max_concurrent if endpoint.local else 8),
         )
+        stack.callback(lambda: session.service.close())
         yield session
 
 
-def _connect(endpoint: Endpoint) -> FiretitanServiceClient:
-    from fireworks.training.sdk import FiretitanServiceClient
+def loop_settings(config: TrainConfig) -> LoopSettings:
+    """The limits of one episode in a resolved config."""
+    from turngrad.agent import LoopSettings
+    from turngrad.tools import ToolFilter
 
-    from turngrad.faults import explain
+    return LoopSettings(
+        max_tokens=config.max_tokens or 0,
+        max_seq_len=config.max_seq_len or 0,
+        max_turns=config.max_turns,
+        max_tool_calls=config.max_tool_calls,
+        max_bad_calls=config.max_bad_calls,
+        max_tool_tokens=config.max_tool_tokens or 0,
+        tool_timeout=config.tool_timeout,
+        episode_timeout=config.episode_timeout,
+        history=config.history,
+        tool_updates=config.tool_updates,
+        parallel_tools=config.parallel_tools,
+        tools=ToolFilter(config.tools, config.exclude_tools),
+    )
 
-    try:
+
+async def connect(endpoint: Endpoint) -> FiretitanServiceClient:
+    """A session with the service. Raises LearnerError where there is none."""
+    from turngrad.waits import in_thread
+
+    def open_service() -> FiretitanServiceClient:
+        # On the thread: the import takes a second, in which the environment starts.
+        from fireworks.training.sdk import FiretitanServiceClient
+
         return FiretitanServiceClient(api_key=endpoint.api_key, base_url=endpoint.base_url)
-    except Exception as error:
-        raise UserError(str(explain(error, f"connecting to {endpoint.base_url}"))) from error
+
+    return await in_thread(open_service, _CONNECT_TIMEOUT, f"connecting to {endpoint.base_url}")
 
 
 def _load_family(config: TrainConfig, endpoint: Endpoint) -> ModelFamily:
@@ -171,7 +190,8 @@ async def _undo(opening: asyncio.Task) -> None:
         await result[1]()
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
+    """Keep libraries from writing into the display, and requests to this machine from a proxy."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -6,6 +6,9 @@
 4. Write the step's episodes and its row; save a resumable state now and then.
 Before the first step and after the last, the training pool and the held-out tasks are evaluated.
 
+When the service loses the learner (a poisoned client, an expired session, an update that did not finish), or a step has no sound
+rollout, the loop opens a new session at the newest state that could be saved, and takes the steps since then again.
+
 Invariants: a step's row is written when its update is whole, so that "k steps and resume" takes the same tasks, seeds and
 optimizer state as a run that never stopped (C11); what the loop has not written never happened (C12). A step's episodes come
 from the weights it updates, unless `--max-lag` says otherwise. Left out on purpose: replay.
@@ -14,8 +17,9 @@ from the weights it updates, unless `--max-lag` says otherwise. Left out on purp
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from dataclasses import dataclass
+from collections import Counter
 from typing import Any
 
 from turngrad.advantages import group_advantages
@@ -25,12 +29,13 @@ from turngrad.diagnostics import batch_metrics
 from turngrad.display import Display
 from turngrad.errors import RunError
 from turngrad.evaluation import evaluate
+from turngrad.faults import LearnerError, StepLost
 from turngrad.learner import Learner, UpdateResult
 from turngrad.metrics import rollout_metrics
 from turngrad.policy import Policy
 from turngrad.reference import Reference
 from turngrad.rollout import Group
-from turngrad.runlog import RunLog
+from turngrad.runlog import Checkpoint, RunLog
 from turngrad.schedule import has_collapsed, learning_rate_at
 from turngrad.session import Session
 from turngrad.tasksets import Taskset
@@ -38,14 +43,8 @@ from turngrad.transcript import show_samples
 
 _SAVE_ON_STOP_SECONDS = 60.0
 """An update that was paid for is worth waiting for; a second Ctrl-C does not wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A saved state: the step it follows, and the service's path of weights and optimizer."""
-
-    step: int
-    state: str
+RETRY_SECONDS = (0.0, 15.0, 60.0)
+"""Waits before each new try of one step, after which the run ends; the SDK retries for minutes of its own in each."""
 
 
 class Trainer:
@@ -67,13 +66,13 @@ class Trainer:
         self.display = display
         self.checkpoint = checkpoint
         self.step = checkpoint.step if checkpoint else 0
-        self.saved_step = self.step
         self.snapshot: str | None = None
-        self.updates = sum(bool(row.get("updated")) for row in log.rows("metrics.jsonl"))
+        self.updates = 0
         self._learner: Learner | None = None
         self._reference: Reference | None = None
         self._ahead: asyncio.Task[list[Group]] | None = None
         self._completing: asyncio.Task[None] | None = None
+        self._recoveries: Counter[int] = Counter()
 
     async def run(self) -> None:
         """Train to the last step, evaluate, and publish the final weights.
@@ -81,28 +80,11 @@ class Trainer:
         Raises:
             RunError: the run cannot go on; its state is saved where the service still answers.
         """
-        config, display = self.config, self.display
-        assert config.steps is not None
-        display.say("opening the learner")
+        config = self.config
+        self.display.say("opening the learner")
         try:
-            self._learner = await self._open_learner()
-            policy = await self._publish()
-            if self.step == 0:
-                await self._evaluate(policy)
-            while self.step < config.steps:
-                async with asyncio.timeout(config.step_timeout):
-                    await self._take_step(policy)
-                policy = await self._next_policy(policy)
-                every = config.checkpoint_every
-                if every and self.step % every == 0 and self.step < config.steps:
-                    await self.save_state()
-                if config.stop_if is not None and self._collapsed():
-                    display.say(f"stopping after step {self.step}: the reward fell below --stop-if {config.stop_if} of its best")
-                    break
-                if config.eval_every and self.step % config.eval_every == 0 and self.step < config.steps:
-                    await self._evaluate(policy)
-            await self._evaluate(policy)
-            await self._finish(policy)
+            while not await self._train():
+                pass
         except TimeoutError as error:
             await self.save_on_stop()
             raise RunError(f"step {self.step + 1} took longer than --step-timeout {config.step_timeout:g} s") from error
@@ -110,22 +92,78 @@ class Trainer:
             await self.save_on_stop()
             raise
         finally:
-            if self._ahead is not None:
-                self._ahead.cancel()
-                await asyncio.gather(self._ahead, return_exceptions=True)
+            await self._stop_ahead()
         if config.require_update and self.updates == 0:
             raise RunError(
                 "--require-update: no step updated the weights, because no group had two rewards that differ; "
                 "see the rewards above, and try --calibrate"
             )
 
+    async def _train(self) -> bool:
+        """Train from where the learner is to the end; False where the learner was lost and the loop has gone back."""
+        try:
+            if self._learner is None:
+                if self._recoveries:
+                    await self.session.reconnect()
+                self._learner = await self._open_learner()
+            await self._take_steps(await self._publish())
+        except LearnerError as error:
+            await self._go_back(error)
+            return False
+        return True
+
+    async def _take_steps(self, policy: Policy) -> None:
+        config = self.config
+        assert config.steps is not None
+        self.updates = sum(bool(row.get("updated")) for row in self.log.rows("metrics.jsonl"))
+        if self.step == 0:
+            await self._evaluate(policy)
+        every = config.checkpoint_every
+        while self.step < config.steps:
+            async with asyncio.timeout(config.step_timeout):
+                await self._take_step(policy)
+            policy = await self._next_policy(policy)
+            if every and self.step % every == 0 and self.step < config.steps:
+                await self.save_state()
+            if config.stop_if is not None and self._collapsed():
+                self.display.say(f"stopping after step {self.step}: the reward fell below --stop-if {config.stop_if} of its best")
+                break
+            if config.eval_every and self.step % config.eval_every == 0 and self.step < config.steps:
+                await self._evaluate(policy)
+        await self._evaluate(policy)
+        await self._finish(policy)
+
+    async def _go_back(self, error: LearnerError) -> None:
+        """To the newest state there is, this step's if it can be saved. Raises `error` where that mends nothing."""
+        failed = self.step + 1
+        if not error.resumable or self._recoveries[failed] == len(RETRY_SECONDS):
+            raise error
+        wait = RETRY_SECONDS[self._recoveries[failed]]
+        self._recoveries[failed] += 1
+        await self._stop_ahead()
+        with contextlib.suppress(LearnerError):
+            await self.save_state(timeout=_SAVE_ON_STOP_SECONDS)
+        self._learner = self._completing = None
+        self.step = self.checkpoint.step if self.checkpoint else 0
+        self.log.drop_after(self.step)
+        self.session.rollouts.take_counts()
+        self.display.say(f"{error}; going on after step {self.step} with a new session")
+        await asyncio.sleep(wait)
+
+    async def _stop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+
     async def _open_learner(self) -> Learner:
         config, session = self.config, self.session
+        model = session.endpoint.base_model
         if config.kl_coef:
-            self._reference = await Reference.create(session.service, session.endpoint.base_model)
+            self._reference = await Reference.create(session.service, model)
         if self.checkpoint is not None:
             return await Learner.resume(session.service, self.checkpoint.state)
-        return await Learner.create(session.service, session.endpoint.base_model, lora_rank=config.lora_rank, seed=config.seed)
+        return await Learner.create(session.service, model, lora_rank=config.lora_rank, seed=config.seed)
 
     async def _publish(self) -> Policy:
         assert self._learner is not None
@@ -139,6 +177,10 @@ class Trainer:
         started = time.monotonic()
         ahead, self._ahead = self._ahead, None
         groups = await (ahead if ahead is not None else self._roll_out(policy, step))
+        if all(episode.excluded is not None for group in groups for episode in group.episodes):
+            counts = self.session.rollouts.take_counts()
+            failed = ", ".join(f"{count} by class {name}" for name, count in sorted(counts.failures.items()))
+            raise StepLost(f"step {step}: not one rollout was sound ({failed}; the last: {counts.last_error})")
         if config.max_lag and step < config.steps:
             self._ahead = asyncio.create_task(self._roll_out(policy, step + 1, lag=1))
         # A task of its own: a stop waits until update and row are whole, so that weights and folder agree.
@@ -178,6 +220,7 @@ class Trainer:
             "rollouts_started": counts.started,
             "failures": dict(counts.failures),
             "last_error": counts.last_error,
+            "recoveries": self._recoveries[step],
             "seconds": round(ended - started, 3),
             "seconds_rollout": round(rolled - started, 3),
             "seconds_update": round(ended - rolled, 3),
@@ -254,7 +297,10 @@ class Trainer:
         splits = {"held_out": self.taskset.held_out[: config.eval_tasks]}
         if config.eval_train:
             splits["train"] = self.taskset.train[: config.eval_tasks]
+        done = {row["split"] for row in self.log.rows("metrics.jsonl") if row["kind"] == "eval" and row["step"] == self.step}
         for split, rows in splits.items():
+            if split in done:
+                continue
             groups, row = await evaluate(
                 self.session, rows, policy, split=split, step=self.step, samples=config.eval_samples, display=self.display
             )
@@ -268,19 +314,18 @@ class Trainer:
 
     async def save_state(self, name: str | None = None, *, timeout: float = 600.0) -> None:
         """Save weights and optimizer after the last whole step, once a step."""
-        if self._learner is None or (self.saved_step == self.step and name is None):
+        saved = self.checkpoint.step if self.checkpoint else 0
+        if self._learner is None or (saved == self.step and name is None):
             return
         path = await self._learner.save_state(name or f"state-{self.step:04d}", timeout=timeout)
         self.log.checkpoint({"step": self.step, "state": path, "snapshot": self.snapshot})
-        self.saved_step = self.step
+        self.checkpoint = Checkpoint(self.step, path)
 
     async def save_on_stop(self) -> None:
         """Let a step whose update is under way become whole, then save; bounded, and never worse than not saving."""
-        if self._learner is None:
-            return
         try:
             async with asyncio.timeout(_SAVE_ON_STOP_SECONDS):
-                if self._completing is not None:
+                if self._completing is not None and not self._completing.done():
                     await self._completing
                 if self.step == 0:
                     return
@@ -288,10 +333,8 @@ class Trainer:
                 self.display.say(f"saved after step {self.step}; go on with --resume-from {self.log.folder}")
         except (RunError, TimeoutError, asyncio.CancelledError) as error:
             reason = str(error) or type(error).__name__
-            self.display.say(
-                f"the state after step {self.step} could not be saved ({reason}); "
-                f"--resume-from goes on after step {self.saved_step}"
-            )
+            saved = f"goes on after step {self.checkpoint.step}" if self.checkpoint else "starts anew"
+            self.display.say(f"the state after step {self.step} could not be saved ({reason}); --resume-from {saved}")
 
     async def _finish(self, policy: Policy) -> None:
         await self.save_state("final-state" if self.step == self.config.steps else None)
