@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from turngrad.config import TrainConfig
 from turngrad.episodes import Episode, StopReason, Turn, logprob_array, token_array
-from turngrad.errors import UserError
+from turngrad.errors import RunError, UserError
 from turngrad.runlog import RunLog, read_episodes, read_rows
 
 
@@ -81,6 +83,32 @@ def test_a_row_that_is_no_json_is_refused_before_it_is_written(tmp_path: Path) -
     with pytest.raises(ValueError, match="JSON"):
         log.metrics({"loss": float("nan")})
     assert read_rows(log.folder / "metrics.jsonl") == []
+
+
+def test_a_row_that_the_disk_took_half_of_is_taken_back_and_the_run_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _log(tmp_path / "run")
+    log.metrics({"step": 1})
+    write = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+        with pytest.raises(RunError, match=r"cannot write .*metrics.jsonl: No space left on device"):
+            log.metrics({"step": 2})
+    log.metrics({"step": 3})
+    assert read_rows(log.folder / "metrics.jsonl") == [{"step": 1}, {"step": 3}]
+
+
+def test_episodes_that_the_disk_does_not_take_leave_no_file_and_the_run_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _log(tmp_path / "run")
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"cannot write .*step-0001.jsonl.zst: No space left on device"):
+        log.episodes("step-0001", [_episode(0)])
+    assert list((log.folder / "episodes").iterdir()) == []
 
 
 def test_the_config_in_a_folder_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

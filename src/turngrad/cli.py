@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from turngrad.config import validation_message
 from turngrad.errors import UserError
 from turngrad.presets import PRESETS
+from turngrad.redaction import redacting
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -75,9 +76,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def run_script(script: Callable[[list[str]], int]) -> int:
-    """Run a script's main function on the command line: a user's mistake is shown in words, a closed pipe ends quietly."""
+    """Run a script's main function on the command line: a user's mistake is shown in words, a closed pipe ends quietly.
+
+    Nothing it prints holds a key (`turngrad.redaction`).
+    """
+    sys.stdout, sys.stderr = redacting(sys.stdout), redacting(sys.stderr)  # type: ignore[assignment]
     try:
         return script(sys.argv[1:])
+    except KeyboardInterrupt:
+        # Before there is anything to save.
+        return 130
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

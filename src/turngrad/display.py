@@ -44,16 +44,21 @@ class Display:
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"),
         )
-        with Progress(*columns, console=self.console, transient=True) as progress:
+        progress = Progress(*columns, console=self.console, transient=True)
+        with self._until_nobody_reads():
+            progress.start()
             self._progress, self._task = progress, progress.add_task(name, total=total, note="")
-            try:
-                yield
-            finally:
-                self._progress = None
+        try:
+            yield
+        finally:
+            self._progress = None
+            with self._until_nobody_reads():
+                progress.stop()
 
     def advance(self, note: str = "") -> None:
         if self._progress is not None:
-            self._progress.update(self._task, advance=1, note=note)
+            with self._until_nobody_reads():
+                self._progress.update(self._task, advance=1, note=note)
 
     def step(self, row: dict[str, Any], steps: int) -> None:
         """The line of one step."""
@@ -88,10 +93,15 @@ class Display:
         )
 
     def _print(self, text: str) -> None:
-        try:
+        with self._until_nobody_reads():
             self.console.print(text)
-        except (BrokenPipeError, ValueError, OSError):
-            # Nobody reads any more: the run goes on, and Python's own flush at exit must not fail either.
+
+    @contextlib.contextmanager
+    def _until_nobody_reads(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError):
+            # A closed pipe, or a terminal that is gone: the run goes on, and Python's own flush at exit must not fail either.
             self.console = Console(quiet=True)
             with contextlib.suppress(Exception):
                 sys.stdout = open("/dev/null", "w")  # noqa: SIM115

@@ -16,6 +16,7 @@ from fireworks.training.sdk._core.lib.retryable_exception import RetryableExcept
 from pydantic import ValidationError
 
 from turngrad.errors import RunError
+from turngrad.redaction import redacted
 
 _KEY = "check FIREWORKS_API_KEY, and that its account may train"
 _PASSING = frozenset({408, 409, 425, 429})
@@ -72,7 +73,7 @@ def explain(error: BaseException, doing: str) -> LearnerError:
     if isinstance(error, RequestFailedError):
         # Only "user" blames the request; the service's own failures pass with a new try.
         blame = LearnerRefused if error.category == "user" else LearnerFailed
-        return blame(f"{doing} failed on the service ({error.category}): {error.message}")
+        return blame(f"{doing} failed on the service ({error.category}): {redacted(error.message)}")
     if (status := _status(error)) is not None:
         return _by_status(status, error, doing)
     if isinstance(error, RetryableException):
@@ -114,5 +115,6 @@ def _by_status(status: int, error: BaseException, doing: str) -> LearnerError:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    # Before it is cut: half a key would pass.
+    text = redacted(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:297]}..."

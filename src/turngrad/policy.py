@@ -17,6 +17,7 @@ import httpx
 
 from turngrad.episodes import Failure
 from turngrad.errors import RolloutError, RunError
+from turngrad.redaction import redacted
 
 if TYPE_CHECKING:
     from fireworks.training.sdk.sampling import DeploymentSampler, SampledCompletion
@@ -117,10 +118,10 @@ class Policy:
             if status == 402:
                 raise RunError("the service asks for payment (HTTP 402 on sampling); the account has no credit left") from error
             raise RolloutError(
-                Failure.SAMPLER, f"HTTP {status} on a prompt of {len(prompt_ids)} tokens: {error.response.text[:300]}"
+                Failure.SAMPLER, f"HTTP {status} on a prompt of {len(prompt_ids)} tokens: {redacted(error.response.text)[:300]}"
             ) from error
         except (httpx.HTTPError, RuntimeError, ValueError) as error:
-            raise RolloutError(Failure.SAMPLER, f"{type(error).__name__}: {str(error)[:300]}") from error
+            raise RolloutError(Failure.SAMPLER, f"{type(error).__name__}: {redacted(str(error))[:300]}") from error
         if len(result.completions) != 1:
             raise RolloutError(Failure.SAMPLER, f"asked for one completion, got {len(result.completions)}")
         metrics = result.server_metrics

@@ -47,19 +47,24 @@ async def _with_signals(work: Coroutine[Any, Any, None]) -> int:
 
     loop = asyncio.get_running_loop()
 
-    def stop(number: int) -> None:
+    def arrived(number: int, frame: object) -> None:
         received.append(number)
         if len(received) > 1:
             # Children die with this process by the kernel's hand.
             os._exit(128 + number)
+        loop.call_soon_threadsafe(stop)
+
+    def stop() -> None:
         # What is cut off in the middle of a call says so, to nobody's use.
         loop.set_exception_handler(lambda loop, context: None)
         _complain("stopping: the state is being saved; once more to stop at once")
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with contextlib.suppress(NotImplementedError, RuntimeError):
-            loop.add_signal_handler(number, stop, number)
+        # nohup asks by an ignored SIGHUP to outlive the terminal.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            # Not the loop's own handler: it would not hear the second signal while the loop is busy, such as with imports.
+            signal.signal(number, arrived)
     try:
         await task
     except asyncio.CancelledError:

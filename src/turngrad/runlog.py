@@ -14,6 +14,8 @@ resume, and rows beyond the resumed step are dropped, so that steps strictly inc
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -25,13 +27,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import zstandard
 
 from turngrad.config import TrainConfig
 from turngrad.episodes import Episode
 from turngrad.errors import RunError, UserError
+from turngrad.redaction import hidden, redacted
 
 _PACKAGES = ("turngrad", "hud", "fireworks-ai", "mcp", "transformers", "renderers", "numpy", "torch", "peft", "bfcl-eval")
 
@@ -86,7 +89,11 @@ class RunLog:
         self._lock.close()
 
     def write_config(self, config: TrainConfig) -> None:
-        self._write_json("config.json", config.model_dump(mode="json"))
+        """Write the settings in force; what was told by flag as a header or a server's variable stays out."""
+        settings = config.model_dump(mode="json")
+        settings["mcp_header"] = hidden(config.mcp_header, ":")
+        settings["mcp_env"] = hidden(config.mcp_env, "=")
+        self._write_json("config.json", settings)
 
     def write_split(self, train: Iterable[str], held_out: Iterable[str]) -> None:
         """Write which tasks train and which are held out.
@@ -113,11 +120,9 @@ class RunLog:
     def episodes(self, name: str, episodes: Iterable[Episode]) -> Path:
         """Write one step's episodes, whole or not at all; `name` is such as "step-0001" or "eval-0000-held_out"."""
         path = self.folder / "episodes" / f"{name}.jsonl.zst"
-        partial = path.with_suffix(".partial")
-        with open(partial, "wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False) as writer:
+        with _replacing(path) as file, zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False) as writer:
             for episode in episodes:
-                writer.write(episode.to_json().encode() + b"\n")
-        partial.replace(path)
+                writer.write(redacted(episode.to_json()).encode() + b"\n")
         return path
 
     def rows(self, name: str) -> list[dict[str, Any]]:
@@ -128,34 +133,61 @@ class RunLog:
         """Forget rows and episodes of steps beyond `step`: the state that is resumed knows nothing of them."""
         for name in ("metrics.jsonl", "checkpoints.jsonl"):
             kept = [row for row in self.rows(name) if row["step"] <= step]
-            partial = self.folder / f"{name}.partial"
-            partial.write_text("".join(json.dumps(row) + "\n" for row in kept))
-            partial.replace(self.folder / name)
+            with _replacing(self.folder / name) as file:
+                file.write("".join(json.dumps(row) + "\n" for row in kept).encode())
         for path in (self.folder / "episodes").iterdir():
             parts = path.name.split(".")[0].split("-")
             if path.suffix == ".partial" or int(parts[1]) > step:
                 path.unlink()
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
-        line = json.dumps(row, allow_nan=False).encode() + b"\n"
-        try:
-            file = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        line = redacted(json.dumps(row, allow_nan=False)).encode() + b"\n"
+        path = self.folder / name
+        with _told(path):
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                if os.write(file, line) != len(line):
-                    raise OSError(28, "the disk took only part of a row")
-                os.fsync(file)
+                before = os.fstat(file).st_size
+                try:
+                    if os.write(file, line) != len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(file)
+                except OSError:
+                    # Half a row would swallow the next one.
+                    os.truncate(file, before)
+                    raise
             finally:
                 os.close(file)
-        except OSError as error:
-            raise RunError(f"cannot write {self.folder / name}: {error.strerror}") from error
 
     def _write_json(self, name: str, data: Any) -> None:
-        partial = self.folder / f"{name}.partial"
+        with _replacing(self.folder / name) as file:
+            file.write(redacted(json.dumps(data, indent=2) + "\n").encode())
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Errors of the file system as the run's last sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"cannot write {path}: {reason}; make room there, then --resume-from goes on") from error
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` at the end of the block, on disk and whole, or leaves it as it was."""
+    partial = path.with_name(f"{path.name}.partial")
+    with _told(path):
         try:
-            partial.write_text(json.dumps(data, indent=2) + "\n")
-            partial.replace(self.folder / name)
-        except OSError as error:
-            raise RunError(f"cannot write {self.folder / name}: {error.strerror}") from error
+            with open(partial, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:

@@ -287,7 +287,8 @@ class Trainer:
                     groups.append(group)
                 missing = count - sum(group_advantages(g.episodes, config.advantage).reason is None for g in groups)
                 wanted = rows[len(groups) : len(groups) + missing]
-        return groups
+        # Not in the order they ended, which differs from run to run, and with it the last bit of the gradient.
+        return sorted(groups, key=lambda group: rows.index(group.row))
 
     async def _evaluate(self, policy: Policy) -> None:
         config = self.config

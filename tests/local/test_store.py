@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,14 @@ def test_what_an_interrupted_deletion_left_is_removed_at_the_next_start(store: S
     left.mkdir(parents=True)
     Store(store._root, keep_snapshots=3)
     assert not left.exists()
+
+
+def test_a_clock_that_goes_back_does_not_make_the_newest_snapshot_the_oldest(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep_snapshots=2)
+    for number in range(2):
+        store.save(RUN, "snapshots", f"policy-{number}", {}, TENSORS)
+        ahead = time.time_ns() + 3600 * 10**9 + number
+        os.utime(tmp_path / RUN / "snapshots" / f"policy-{number}", ns=(ahead, ahead))
+    for number in (2, 3):
+        store.save(RUN, "snapshots", f"policy-{number}", {}, TENSORS)
+    assert store.names(RUN, "snapshots") == ["policy-2", "policy-3"]

@@ -75,7 +75,11 @@ class Store:
             if target.exists():
                 shutil.rmtree(target)
             path = target
+            newest = max((_age(other) for other in _folders(folder)), default=0)
             os.rename(writing, target)
+            if _age(target) <= newest:
+                # The clock went back: a checkpoint that looks older than the others would be the next to go.
+                os.utime(target, ns=(newest + 1, newest + 1))
             _flush(folder)
         except Exception as error:
             shutil.rmtree(writing, ignore_errors=True)
@@ -139,7 +143,11 @@ class Store:
 
 def _folders(folder: Path) -> list[Path]:
     found = [path for path in folder.glob("[a-z0-9]*") if path.is_dir()] if folder.exists() else []
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+    return sorted(found, key=_age)
+
+
+def _age(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def _series(name: str) -> str:

@@ -16,11 +16,13 @@ from mcp.client.stdio import get_default_environment
 from pydantic import BaseModel, ConfigDict
 
 from turngrad.errors import UserError
+from turngrad.redaction import keep_secret
 
 ENVIRONMENT, TEMPLATE = "mcp", "play"
 VARIABLE = "TURNGRAD_MCP"
 WORKDIR = "{workdir}"
 """Stands for the fresh folder that a server process is started in."""
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
 _PASSED_ON = re.compile(r"(UV|NPM|NODE|PIP|SSL|XDG|LC|NIX)_.*|npm_config_.*|LANG|TZ|TMPDIR|.*_PROXY|.*_proxy")
 """What starters such as uvx and npx need beside the MCP SDK's own safe list."""
 
@@ -88,6 +90,7 @@ def server_from_flags(
     common: dict[str, Any] = {"call_timeout": call_timeout, "shared": shared}
     if mcp.startswith(("http://", "https://")):
         pairs = [_pair("--mcp-header", header, ":", "'Name: value'") for header in headers]
+        _keep(pairs)
         return McpServer(url=mcp, headers=dict(pairs), **common)
     try:
         words = shlex.split(mcp)
@@ -97,6 +100,7 @@ def server_from_flags(
         raise UserError("--mcp is empty; give a command such as 'uvx mcp-server-time', or an https:// URL")
     named = {word: f"${{{word}}}" for word in variables if "=" not in word}
     pairs = [_pair("--mcp-env", word, "=", "NAME=value") for word in variables if "=" in word]
+    _keep(pairs)
     resolved = files.resolve() if files is not None else None
     return McpServer(command=tuple(map(_absolute, words)), variables={**named, **dict(pairs)}, files=resolved, **common)
 
@@ -109,7 +113,7 @@ def expand(text: str) -> str:
             raise UserError(f"the environment variable {match[1]} is not set; --mcp-header or --mcp-env asks for it")
         return os.environ[match[1]]
 
-    return re.sub(r"\$\{(\w+)\}", value, text)
+    return _REFERENCE.sub(value, text)
 
 
 def _absolute(word: str) -> str:
@@ -120,5 +124,14 @@ def _absolute(word: str) -> str:
 def _pair(flag: str, text: str, separator: str, form: str) -> tuple[str, str]:
     name, found, value = text.partition(separator)
     if not found or not name.strip():
-        raise UserError(f"{flag} {text!r}: expected {form}")
+        # Not what was found: it may be a key.
+        raise UserError(f"{flag}: expected {form}; one has no {separator!r} after a name")
     return name.strip(), value.strip()
+
+
+def _keep(pairs: list[tuple[str, str]]) -> None:
+    """Keep what these flags say out of everything the run prints and writes; a path is no secret."""
+    for name, value in pairs:
+        filled = _REFERENCE.sub(lambda match: os.environ.get(match[1], ""), value)
+        if not filled.startswith(("/", ".")) and WORKDIR not in filled:
+            keep_secret(name, filled)
