@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -109,6 +110,100 @@ async def test_a_hostile_episode_is_text(page: Browser, report: Path) -> None:
     assert "\\u202e" in text
     assert "\u202e" not in text
     assert page.problems == []
+
+
+async def test_a_press_on_a_name_hides_its_line_and_shows_it_again(page: Browser, report: Path) -> None:
+    await page.open(report)
+    name = "document.querySelector('[data-key=reward] .names button')"
+    line = "document.querySelector('[data-key=reward] .plot').data.find((each) => each.name === 'training').visible"
+    await page.until("document.querySelectorAll('[data-key=reward] .main-svg').length")
+    assert await page.evaluate(f"{name}.textContent") == "training"
+    for visible in (False, True):
+        await page.evaluate(f"{name}.click()")
+        assert await page.evaluate(line) is visible
+        assert await page.evaluate(f"{name}.ariaPressed") == str(visible).lower()
+
+
+async def test_what_a_call_was_parsed_as_opens_under_it(page: Browser, report: Path) -> None:
+    await page.open(report, "#/0/step-0002?task=rising_2")
+    await page.until("document.querySelector('article .call')")
+    assert not await page.evaluate("document.querySelector('article .call').open")
+    await page.evaluate("document.querySelector('article .call summary').click()")
+    assert await page.evaluate("document.querySelector('article .call').innerText.includes('\"path\"')")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watched")
+    Report([write_run(folder / "run", planned=9)]).write(folder / "report.html", refresh_seconds=1)
+    return folder / "report.html"
+
+
+async def test_a_page_that_loads_itself_again_keeps_the_readers_place(page: Browser, watched: Path) -> None:
+    await page.open(watched)
+    await page.until("document.querySelectorAll('#tasks tbody tr').length")
+    await page.evaluate("document.querySelector('[data-key=reward] .names button').click()")
+    await page.evaluate(
+        "[...document.querySelectorAll('#tasks .filters button')].find((e) => e.textContent.startsWith('always')).click()"
+    )
+    rows = await page.evaluate("document.querySelectorAll('#tasks tbody tr').length")
+    await page.evaluate("scrollTo(0, 700); window.before = true")
+    await page.until("window.before === undefined && document.querySelectorAll('#tasks tbody tr').length")
+    await page.until("scrollY === 700")
+    assert await page.evaluate("document.querySelectorAll('#tasks tbody tr').length") == rows
+    assert await page.evaluate("document.querySelector('#tasks [aria-pressed=true]').textContent.startsWith('always')")
+    assert await page.evaluate("document.querySelector('[data-key=reward] .names button').ariaPressed") == "false"
+
+
+async def test_an_episode_that_is_read_is_not_loaded_again_and_the_overview_after_it_is(page: Browser, watched: Path) -> None:
+    await page.open(watched, "#/0/step-0002")
+    await page.until(SHOWN)
+    await page.evaluate("scrollTo(0, 300); window.before = true")
+    await asyncio.sleep(1.6)
+    assert await page.evaluate("window.before === true && scrollY === 300")
+    await page.press("Escape")
+    await page.until("window.before === undefined && !document.getElementById('overview').hidden")
+    assert await page.evaluate("document.getElementById('viewer').hidden")
+
+
+CONTRAST = """(() => {
+  const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    probe.clearRect(0, 0, 1, 1);
+    probe.fillStyle = colour;
+    probe.fillRect(0, 0, 1, 1);
+    return [...probe.getImageData(0, 0, 1, 1).data].map((value) => value / 255);
+  };
+  const over = (top, below) => top.slice(0, 3).map((value, i) => value * top[3] + below[i] * (1 - top[3]));
+  const light = (colour) => {
+    const [r, g, b] = colour.map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    const above = node.parentElement ? behind(node.parentElement) : [1, 1, 1];
+    return over(rgba(getComputedStyle(node).backgroundColor), above);
+  };
+  return [...document.querySelectorAll("body *")]
+    .filter((node) => node.checkVisibility() && !node.closest("svg, .unseen, .skip, :disabled"))
+    .filter((node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim()))
+    .map((node) => {
+      const below = behind(node);
+      const pair = [light(over(rgba(getComputedStyle(node).color), below)), light(below)].sort((a, b) => b - a);
+      return { ratio: (pair[0] + 0.05) / (pair[1] + 0.05), what: `${node.tagName}.${node.className}: ${node.textContent.slice(0, 30)}` };
+    })
+    .filter((each) => each.ratio < 4.5);
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("place", ["", "#/0/step-0002?task=rising_2"])
+async def test_every_text_stands_out_from_what_is_behind_it(page: Browser, report: Path, dark: bool, place: str) -> None:
+    """WCAG AA: 4.5 to 1, whatever the tokens are coloured by."""
+    await page.open(report, place, dark=dark)
+    await page.until("document.querySelector('article') || document.querySelectorAll('.main-svg').length > 12")
+    for key in "mla" if place else "m":
+        await page.press(key)
+        assert await page.evaluate(CONTRAST) == []
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, True)])

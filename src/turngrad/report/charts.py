@@ -94,7 +94,7 @@ _PLAIN = (
         "stops",
         "Stop reasons",
         "How the sound episodes ended. Token limits and malformed calls that grow are a policy that forgets how to stop or to "
-        "call; `done` alone is healthy.",
+        "call; done alone is healthy.",
         "episodes",
         _prefixed("stop_"),
     ),

@@ -160,12 +160,12 @@ def finish(name: str, title: str, caption: str, figure: go.Figure, axis: str, *,
     figure.update_layout(
         template="none",
         margin={"l": 54, "r": 12, "t": 8, "b": 40},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         hovermode="closest",
-        showlegend=True,
+        # The page has a legend of its own, whose entries a keyboard reaches and a narrow screen wraps.
+        showlegend=False,
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
-        xaxis={"title": {"text": "step"}, "rangemode": "tozero", "tickformat": "d", "dtick": _step_ticks(figure)},
+        xaxis={"title": {"text": "step"}, "range": _step_range(figure), "tickformat": "d", "dtick": _step_ticks(figure)},
         yaxis={"title": {"text": axis}, "tickformat": ".0%" if share else "", "rangemode": "normal" if log else "tozero"},
     )
     if log:
@@ -177,6 +177,13 @@ def _traces(figure: go.Figure) -> tuple[Any, ...]:
     """What was added to the figure; plotly's own annotation of `data` says less."""
     traces: Any = figure.data
     return traces
+
+
+def _step_range(figure: go.Figure) -> list[float]:
+    """All steps, with room for a bar or an interval at either end."""
+    steps = [step for trace in _traces(figure) for step in trace.x] or [0]
+    room = max(0.6, 0.03 * max(steps))
+    return [min(steps) - room, max(steps) + room]
 
 
 def _step_ticks(figure: go.Figure) -> int:

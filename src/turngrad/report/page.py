@@ -26,6 +26,7 @@ from turngrad.report.decode import Decoder, decoder_for
 from turngrad.report.figures import Chart, page_key, page_name
 from turngrad.report.folder import EpisodeFile, Row, RunFolder, read_run
 from turngrad.report.pages import Page, PageWriter, shown, spread_out
+from turngrad.report.summary import Figure, between, summary
 from turngrad.report.tables import TaskLine, Visit, task_lines, visits
 from turngrad.report.training import trainings
 from turngrad.runlog import read_episodes
@@ -34,8 +35,8 @@ from turngrad.transcript import printable
 MAX_BYTES = 10_000_000
 """What a report may weigh unless told otherwise; plotly takes about half."""
 
-_PAGE_BYTES, _TASK_BYTES, _VISIT_BYTES = 300, 300, 40
-"""Room kept for what a page, a task and one visit of a task add to the file beside the episodes."""
+_PAGE_BYTES, _TASK_BYTES, _VISIT_BYTES, _SUMMARY_BYTES = 300, 300, 40, 4000
+"""Room kept for what a page, a task, one visit of a task and the few figures of a run add to the file beside the episodes."""
 
 _SCRIPTS = ("format.js", "tables.js", "charts.js", "episode.js", "app.js")
 _TABLE_FIELDS = (
@@ -61,7 +62,6 @@ _TABLE_FIELDS = (
 _RUN_FIELDS = (
     ("taskset", "taskset"),
     ("base_model", "model"),
-    ("steps", "steps"),
     ("tasks_per_step", "tasks a step"),
     ("group_size", "attempts a task"),
     ("learning_rate", "learning rate"),
@@ -135,11 +135,14 @@ class Report:
             training = trainings(episodes, run.config, trains=file.trains)
             pages[number, file] = writer.write(file, episodes, training, self._decoder(run), len(wanted) - done)
             seen[number, file] = visits(file, episodes)
+        by_run = [{file: seen[number, file] for file in run.files} for number, run in enumerate(runs)]
         return {
+            "summaries": [[_figure_data(figure) for figure in summary(run, by_run[n])] for n, run in enumerate(runs)],
+            "between": [_figure_data(figure) for figure in between(runs, by_run)] if len(runs) > 1 else [],
             "pages": [_page_data(pages[number, file], number) for number, _, file in wanted],
             "vocabulary": [list(column) for column in zip(*writer.vocabulary.entries, strict=True)] or [[], []],
             "tasks": [
-                [_task_data(line, number) for line in task_lines([seen[number, file] for file in run.files])]
+                [_task_data(line, number) for line in task_lines([by_run[number][file] for file in run.files])]
                 for number, run in enumerate(runs)
             ],
         }
@@ -208,6 +211,10 @@ def _page_data(page: Page, number: int) -> dict[str, Any]:
     }
 
 
+def _figure_data(figure: Figure) -> dict[str, Any]:
+    return {"title": figure.title, "value": figure.value, "note": figure.note, "tone": figure.tone}
+
+
 def _chart_data(chart: Chart) -> dict[str, Any]:
     return {
         "key": chart.key,
@@ -251,7 +258,7 @@ def _room(run: RunFolder) -> int:
     tasks = {(row["kind"], task) for row in run.steps for task in row["tasks"]}
     evaluated = sum({row["split"]: row["tasks"] + row["tasks_left_out"] for row in run.evaluations}.values())
     visits = sum(len(row["tasks"]) for row in run.steps) + sum(row["tasks"] for row in run.evaluations)
-    return _PAGE_BYTES * len(run.files) + _TASK_BYTES * (len(tasks) + evaluated) + _VISIT_BYTES * visits
+    return _SUMMARY_BYTES + _PAGE_BYTES * len(run.files) + _TASK_BYTES * (len(tasks) + evaluated) + _VISIT_BYTES * visits
 
 
 def _fingerprint(folder: Path) -> tuple[int, ...]:

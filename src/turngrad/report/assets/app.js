@@ -1,7 +1,7 @@
 "use strict";
 /* Where the page is: `#/` is the overview, `#/0/step-0003` a page of episodes, `#/0/step-0003/5` one of them. */
 
-const view = { page: null, episodes: [], at: 0, colour: "mask" };
+const view = { page: null, episodes: [], at: 0, colour: kept.colour };
 const overview = document.getElementById("overview");
 const viewer = document.getElementById("viewer");
 
@@ -18,6 +18,7 @@ async function route() {
   viewer.hidden = !page;
   document.getElementById("top").hidden = Boolean(page);
   if (!page) {
+    if (view.page && outdated()) return refresh(view.scrolled);
     if (view.page) scrollTo(0, view.scrolled || 0);
     view.page = null;
     return;
@@ -35,6 +36,19 @@ async function route() {
   scrollTo(0, 0);
 }
 
+/** A run goes on while its page is read. An episode stays as it is, so only the overview loads itself again, and not under
+ * a reader who marks text in it. */
+function outdated() {
+  return DATA.refresh && performance.now() >= 1000 * DATA.refresh;
+}
+
+function refresh(scroll) {
+  removeEventListener("pagehide", keep);
+  keep();
+  if (scroll !== undefined) history.replaceState({ ...history.state, scroll }, "");
+  location.reload();
+}
+
 function drawViewer() {
   const page = view.page;
   const place = DATA.pages.indexOf(page);
@@ -47,10 +61,12 @@ function drawViewer() {
     { class: "bar" },
     el("button", { type: "button", onclick: () => { location.hash = "#/"; } }, "Overview"),
     el("h2", {}, labelled(page.run, page.title), el("span", { class: "soft" }, ` ${kept}`)),
-    el("button", { type: "button", disabled: !beside(-1), onclick: go(beside(-1)) }, "Earlier step"),
-    el("button", { type: "button", disabled: !beside(1), onclick: go(beside(1)) }, "Later step"),
-    el("button", { type: "button", disabled: view.at === 0, onclick: () => move(-1) }, "Previous"),
-    el("button", { type: "button", disabled: view.at >= view.episodes.length - 1, onclick: () => move(1) }, "Next"),
+    paired("Step", [!beside(-1), go(beside(-1)), "Earlier step"], [!beside(1), go(beside(1)), "Later step"]),
+    paired(
+      "Episode",
+      [view.at === 0, () => move(-1), "Previous episode"],
+      [view.at >= view.episodes.length - 1, () => move(1), "Next episode"],
+    ),
     el(
       "div",
       { role: "group", "aria-label": "Colour of tokens", class: "filters" },
@@ -59,7 +75,7 @@ function drawViewer() {
     ),
   );
   const hint = "Left and right: episodes. Shift with them: steps. M, L, A: colours. Escape: overview.";
-  viewer.replaceChildren(bar, el("p", { class: "hint" }, hint));
+  viewer.replaceChildren(bar, el("p", { class: "hint keys" }, hint));
   if (!episode) {
     viewer.append(el("p", { class: "note" }, page.total ? "The episodes of this step did not fit into the report; scripts/show.py prints them." : "No episodes."));
     return;
@@ -68,6 +84,13 @@ function drawViewer() {
   colour(view.colour);
   viewer.querySelector(".list [aria-current]")?.scrollIntoView({ block: "nearest" });
   say(`${page.title}, ${episode.task}, attempt ${episode.attempt}, reward ${number(episode.reward)}`);
+}
+
+/** Two buttons around a word: back and on. */
+function paired(word, ...sides) {
+  const [back, on] = sides.map(([disabled, onclick, label], side) =>
+    el("button", { type: "button", disabled, onclick, "aria-label": label, title: label }, side ? "\u203a" : "\u2039"));
+  return el("div", { class: "paired", role: "group", "aria-label": word }, back, el("span", {}, word), on);
 }
 
 function hashOf(episode) {
@@ -97,7 +120,7 @@ function move(offset) {
 }
 
 function colour(kind) {
-  view.colour = kind;
+  view.colour = kept.colour = kind;
   viewer.dataset.colour = kind;
   viewer.querySelectorAll("[data-colour-button]").forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.colourButton === kind)));
   viewer.querySelectorAll(".legend").forEach((row) => { row.hidden = row.dataset.kind !== kind; });
@@ -132,7 +155,9 @@ function pressed(event) {
   actions[event.key]();
 }
 
+history.scrollRestoration = "manual";
 drawTop();
+drawGlance();
 drawCharts();
 drawSteps();
 drawTasks();
@@ -140,5 +165,6 @@ addEventListener("hashchange", route);
 addEventListener("keydown", pressed);
 viewer.addEventListener("pointerover", told);
 viewer.addEventListener("click", told);
-if (DATA.refresh) setInterval(() => { if (!document.hidden) location.reload(); }, 1000 * DATA.refresh);
-route();
+addEventListener("pagehide", keep);
+if (DATA.refresh) setInterval(() => { if (!document.hidden && !view.page && getSelection().isCollapsed) refresh(); }, 1000 * DATA.refresh);
+route().then(() => scrollTo(0, kept.scroll));

@@ -5,7 +5,7 @@ function drawCharts() {
   const host = document.getElementById("charts");
   const plots = DATA.charts.map((chart) => {
     const plot = el("div", { class: "plot", role: "img", "aria-label": `${chart.title}. ${chart.summary}` });
-    host.append(el("figure", { class: "chart", "data-key": chart.key }, el("h3", {}, chart.title), plot, el("figcaption", {}, chart.caption)));
+    host.append(el("figure", { class: "chart", "data-key": chart.key }, el("h3", {}, chart.title), legendOf(chart, plot), plot, el("figcaption", {}, chart.caption)));
     return plot;
   });
   // Only now: a plot takes the width that the grid has when all its cells are there.
@@ -19,6 +19,24 @@ function drawCharts() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     plots.forEach((plot, index) => drawChart(DATA.charts[index], plot));
   });
+}
+
+/** The names of a chart's lines; a press on one hides or shows it. */
+function legendOf(chart, plot) {
+  const hidden = (kept.hidden[chart.key] ??= {});
+  const entries = chart.figure.data.flatMap((trace, index) => {
+    if (trace.showlegend === false) return [];
+    trace.visible = !hidden[trace.name];
+    const mark = { "--c": trace.marker?.pattern || !trace.line ? trace.marker.color : trace.line.color };
+    const kind = trace.type === "bar" ? (trace.marker.pattern?.shape ? "mark hatched" : "mark") : `mark line ${trace.line.dash}`;
+    return [el("button", { type: "button", "aria-pressed": String(trace.visible), onclick: (event) => {
+      hidden[trace.name] = trace.visible;
+      trace.visible = !trace.visible;
+      event.currentTarget.setAttribute("aria-pressed", String(trace.visible));
+      drawChart(chart, plot);
+    } }, el("span", { class: kind, ...mark }), trace.name)];
+  });
+  return el("div", { class: "names", role: "group", "aria-label": `Lines of ${chart.title}` }, ...entries);
 }
 
 function drawChart(chart, plot) {

@@ -38,7 +38,6 @@ function drawEpisode(episode) {
 function grade(episode) {
   const training = episode.advantage === null ? `did not train: ${episode.whyNot}` : `trained with advantage ${number(episode.advantage)}`;
   const rows = [
-    ["reward", episode.reward === null ? "none" : number(episode.reward)],
     episode.shaping ? ["shaping", number(episode.shaping)] : null,
     ["training", episode.advantage !== null && episode.whyNot ? `${training}; ${episode.whyNot}` : training],
     ["stopped", episode.stop],
@@ -69,8 +68,11 @@ function legend() {
 function drawTurn(episode, turn, index) {
   const parts = [];
   if (turn.break) parts.push(el("p", { class: "break" }, `New segment before turn ${index + 1}: ${turn.break}, ${BREAKS[turn.break] || ""}.`));
+  // What the template wrote to let the model speak stands before what it said.
+  const last = turn.blocks[turn.blocks.length - 1];
+  const opening = last && last[0] === "assistant" ? last[1] : 0;
   let place = 0;
-  for (const [role, length] of turn.blocks) {
+  for (const [role, length] of opening ? turn.blocks.slice(0, -1) : turn.blocks) {
     const ids = turn.context.slice(place, place + length);
     place += length;
     const head = `${role}, ${length} tokens, masked`;
@@ -85,16 +87,17 @@ function drawTurn(episode, turn, index) {
       parts.push(el("section", { class: `message ${role}`, "aria-label": head }, el("h3", {}, head), body));
     }
   }
-  parts.push(drawAnswer(episode, turn, index), ...turn.calls.map(drawCall));
+  parts.push(drawAnswer(turn, index, turn.context.slice(place)), ...turn.calls.map(drawCall));
   return parts;
 }
 
-function drawAnswer(episode, turn, index) {
+/** `opening` is the scaffold before the answer, which nobody sampled. */
+function drawAnswer(turn, index, opening) {
   const sound = turn.logprobs.filter((value) => value !== null);
   const mean = sound.length ? `, mean logprob ${number(sound.reduce((sum, value) => sum + value, 0) / sound.length)}` : "";
   const trained = turn.untrainable ? `may not train: ${turn.untrainable}` : `${turn.trained} of ${turn.output.length} tokens trained`;
   const head = `assistant turn ${index + 1}, ${trained}${mean}, finished by ${turn.finish}, ${number(turn.seconds, 1)} s`;
-  const tokens = turn.output.map((id, at) => token(id, turn.logprobs[at], at < turn.trained, turn.advantage));
+  const tokens = opening.map((id) => token(id)).concat(turn.output.map((id, at) => token(id, turn.logprobs[at], at < turn.trained, turn.advantage)));
   return el("section", { class: "message assistant", "aria-label": head }, el("h3", {}, head), el("div", { class: "tokens" }, ...tokens));
 }
 
@@ -123,10 +126,12 @@ function token(place, logprob, trained, advantage) {
 
 function drawCall(call) {
   const problem = call.bad ? `not executed: ${BAD_CALLS[call.bad] || call.bad}` : call.isError ? "error from the tool" : "";
+  const told = problem ? el("span", { class: "bad" }, problem) : el("span", { class: "soft" }, `${call.seconds} s`);
   return el(
-    "section",
-    { class: "call", "aria-label": `Call of ${call.name}` },
-    el("h3", {}, `call ${call.name ?? "(no name)"} `, problem ? el("span", { class: "bad" }, problem) : el("span", { class: "soft" }, `${call.seconds} s`)),
+    "details",
+    { class: "call" },
+    // The tokens around it say the same; this is how it was parsed, and the result before it was cut.
+    el("summary", {}, `call ${call.name ?? "(no name)"} `, told),
     el("pre", {}, call.arguments),
     el("pre", { class: "soft" }, call.result),
   );

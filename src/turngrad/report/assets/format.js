@@ -3,6 +3,13 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
+/** What a page that loads itself again keeps: where the reader was, and what was hidden, chosen and coloured. */
+const kept = { scroll: 0, wanted: {}, hidden: {}, colour: "mask", ...(history.state || {}) };
+
+function keep() {
+  history.replaceState({ ...kept, scroll: scrollY }, "");
+}
+
 /** An element with attributes and children; a string child is text. */
 function el(name, attributes, ...children) {
   const node = document.createElement(name);

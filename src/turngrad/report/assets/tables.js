@@ -15,6 +15,19 @@ function scrollable(label, table) {
   return el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": label }, table);
 }
 
+/** The figures that say how a run went, and with two runs how the second differs from the first. */
+function drawGlance() {
+  const host = document.getElementById("glance");
+  const tiles = (figures) =>
+    el("dl", { class: "tiles" }, ...figures.map((figure) =>
+      el("div", {}, el("dt", {}, figure.title), el("dd", { class: "value" }, figure.value), el("dd", { class: figure.tone || "soft" }, figure.note))));
+  DATA.summaries.forEach((figures, run) => {
+    if (DATA.runs[run].label) host.append(el("h3", {}, `${DATA.runs[run].label}: ${DATA.runs[run].name}`));
+    host.append(figures.length ? tiles(figures) : el("p", { class: "hint" }, "Nothing has been played yet."));
+  });
+  if (DATA.between.length) host.append(el("h3", {}, "A against B, last evaluations"), tiles(DATA.between));
+}
+
 /** A head that starts with `<` stands on the left, as its column does. */
 function table(caption, heads, rows) {
   return el(
@@ -27,7 +40,7 @@ function table(caption, heads, rows) {
 }
 
 function drawSteps() {
-  const heads = ["<step", "<", "reward", "spread", "solved", "groups trained", "valid", "turns", "calls", "malformed", "tool errors", "sampled tokens", "seconds", "<"];
+  const heads = ["<step", "<", "reward", "spread or 95 %", "solved", "groups trained", "valid", "turns", "calls", "malformed", "tool errors", "sampled tokens", "seconds", "<"];
   DATA.runs.forEach((run) => {
     const rows = run.rows.map((row) => {
       const page = pageOf(row.key);
@@ -70,7 +83,7 @@ function drawTasks() {
   DATA.tasks.forEach((lines, run) => {
     const counts = VERDICTS.map((verdict) => [verdict, lines.filter((line) => line.verdict === verdict).length]).filter(([, n]) => n);
     const body = el("div", {});
-    let wanted = null;
+    let wanted = kept.wanted[run] ?? null;
     const draw = () => {
       const rows = lines
         .filter((line) => wanted === null || line.verdict === wanted)
@@ -98,7 +111,7 @@ function drawTasks() {
     };
     const buttons = [[null, lines.length], ...counts].map(([verdict, n]) =>
       el("button", { type: "button", "aria-pressed": String(verdict === wanted), onclick: (event) => {
-        wanted = verdict;
+        wanted = kept.wanted[run] = verdict;
         for (const button of event.target.parentNode.children) button.setAttribute("aria-pressed", String(button === event.target));
         draw();
       } }, `${verdict ?? "all"} ${n}`));
