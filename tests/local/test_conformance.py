@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 import torch
 from fireworks.training.sdk import AdamParams, Datum, FiretitanServiceClient, ModelInput, SamplingParams
-from fireworks.training.sdk._core._exceptions import BadRequestError, NotFoundError
+from fireworks.training.sdk._core._exceptions import BadRequestError, NotFoundError, RequestFailedError
 from fireworks.training.sdk.client import FiretitanSamplingClient, FiretitanTrainingClient
+from fireworks.training.sdk.fireworks_client import FireworksClient
 
 from tests.local.process import Process, engine_process
 from tests.local.tiny import END, VOCAB, tokenizer
@@ -64,6 +66,10 @@ def service(engine: Process | None) -> Iterator[FiretitanServiceClient]:
 @pytest.fixture
 def run(service: FiretitanServiceClient, base_model: str) -> FiretitanTrainingClient:
     return service.create_lora_training_client(base_model=base_model, rank=4)
+
+
+def root_of(engine: Process | None) -> str:
+    return engine.root if engine else str(SERVICE_URL).removesuffix("/training/v1/serverless")
 
 
 def sampler_of(service: FiretitanServiceClient, path: str) -> FiretitanSamplingClient:
@@ -301,6 +307,65 @@ def test_several_sessions_and_runs_train_apart(service: FiretitanServiceClient, 
     assert together == alone
 
 
+def test_a_sessions_checkpoints_are_listed_page_by_page_oldest_first(
+    service: FiretitanServiceClient, run: FiretitanTrainingClient, engine: Process | None
+) -> None:
+    saved = [run.save_weights_for_sampler("listed").result().path, run.save_state("listed-state").result().path]
+    run.unload_model().result()
+    name = service.training_session_name
+    assert name is not None
+    with FireworksClient(api_key=KEY, base_url=root_of(engine)) as client:
+        rows = client.list_training_session_checkpoints(name, page_size=1)
+        assert [row["createTime"] for row in rows] == sorted(row["createTime"] for row in rows)
+        names = [row["name"] for row in rows]
+        assert len(rows) == 2
+        assert all(full.startswith(f"{name}/checkpoints/") for full in names)
+        assert all(path.rpartition("/")[2] in full for path, full in zip(saved, names, strict=True))
+        if engine:
+            with pytest.raises(RuntimeError, match="belongs to the service"):
+                client.promote_session_checkpoint(names[0], "my-model", "accounts/fireworks/models/any")
+            deleted = client._delete(f"/v1/{names[1]}")
+            assert deleted.status_code == 200
+            assert [row["name"] for row in client.list_training_session_checkpoints(name)] == names[:1]
+
+
+def test_a_deleted_session_takes_its_models_along_and_may_be_deleted_again(engine: Process | None, base_model: str) -> None:
+    own = FiretitanServiceClient(api_key=KEY, base_url=SERVICE_URL or engine.url)  # pyright: ignore[reportOptionalMemberAccess]
+    run = own.create_lora_training_client(base_model=base_model, rank=4)
+    own.delete_training_session()
+    own.delete_training_session()
+    if engine:
+        with pytest.raises(NotFoundError, match="not loaded"):
+            run.forward([weighed(datum_of([5, 6, 7], 1, [-1.0, -1.0], 1.0))], "cross_entropy").result()
+
+
+def test_an_unloaded_model_is_gone_and_its_session_goes_on(
+    service: FiretitanServiceClient, run: FiretitanTrainingClient, engine: Process | None, base_model: str
+) -> None:
+    assert run.unload_model().result().model_id == run.model_id
+    if engine:
+        # The SDK itself lets no call through after unload_model.
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            engine.post("/api/v1/optim_step", {"model_id": run.model_id, "adam_params": {}, "seq_id": 1})
+        assert refused.value.code == 404
+    assert service.create_lora_training_client(base_model=base_model, rank=5).get_info().model_id
+
+
+def test_what_is_known_of_a_run(run: FiretitanTrainingClient, base_model: str, engine: Process | None) -> None:
+    info = run.get_info()
+    assert info.model_id == run.model_id
+    if engine:
+        assert info.model_data.model_name == base_model
+        assert info.model_data.arch == "qwen3"
+
+
+def test_an_adapter_is_refused_where_every_weight_is_trained(run: FiretitanTrainingClient, engine: Process | None) -> None:
+    if not engine:
+        pytest.skip("the service trains LoRA alone")
+    with pytest.raises(RequestFailedError, match="no adapter to load"):
+        run.load_adapter("accounts/local/models/some-adapter").result()
+
+
 def test_what_the_service_would_refuse_is_a_4xx(service: FiretitanServiceClient, engine: Process | None, base_model: str) -> None:
     with pytest.raises(NotFoundError, match="not served here"):
         service.create_lora_training_client(base_model="accounts/fireworks/models/no-such-model", rank=4)
@@ -316,8 +381,6 @@ def test_what_the_service_would_refuse_is_a_4xx(service: FiretitanServiceClient,
 def test_an_operation_that_fails_is_an_error_of_its_future_and_the_run_goes_on(
     service: FiretitanServiceClient, base_model: str
 ) -> None:
-    from fireworks.training.sdk._core._exceptions import RequestFailedError
-
     run = service.create_lora_training_client(base_model=base_model, rank=6)
     with pytest.raises(RequestFailedError, match="no gradient to apply"):
         run.optim_step(AdamParams()).result()

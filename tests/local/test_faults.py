@@ -9,6 +9,7 @@ import urllib.error
 from collections.abc import Iterator
 from http.client import IncompleteRead, RemoteDisconnected
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,8 +95,8 @@ def test_faults_cannot_be_set_where_the_flag_was_not_given(tiny_folder: Path) ->
     from turngrad.local.api import Api
 
     async def route() -> None:
-        api = Api(None)  # pyright: ignore[reportArgumentType]
-        await api._route("POST", "/faults", [])
+        api = Api(SimpleNamespace(store=None))  # pyright: ignore[reportArgumentType]
+        await api._route("POST", "/faults", b"", [])
 
     with pytest.raises(Exception, match="not served here"):
         asyncio.run(route())
@@ -116,6 +117,12 @@ def test_the_sdk_gets_over_errors_of_submission_and_polling(engine: Process, ser
     assert run.optim_step(AdamParams()).result().metrics["optimizer_step"] == 1
     run.forward_backward(data, "ppo").result()
     assert run.optim_step(AdamParams()).result().metrics["optimizer_step"] == 2
+
+
+def test_a_lost_answer_to_unload_is_asked_for_again(engine: Process, service: FiretitanServiceClient, tiny_folder: Path) -> None:
+    run = service.create_lora_training_client(base_model=str(tiny_folder), rank=4)
+    engine.faults({"match": "unload_model", "action": "lose"})
+    assert run.unload_model().result().model_id == run.model_id
 
 
 def test_the_sdk_gets_over_broken_streams(engine: Process, service: FiretitanServiceClient) -> None:

@@ -6,8 +6,8 @@ more per request than the request does. Errors are `{"error": {"message", "code"
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import orjson
 
 from turngrad.local.adapter import Lora
 from turngrad.local.completions import answer, sample
+from turngrad.local.controlplane import ROOT, ControlPlane
 from turngrad.local.engine import Engine, new_model_id
 from turngrad.local.faults import Dropped, Faults, Rule, before, broken, parse_rules
 from turngrad.local.futures import Futures
@@ -37,7 +38,8 @@ from turngrad.local.wire import (
 
 log = logging.getLogger("turngrad.local")
 PREFIX = "/training/v1/serverless"
-_SESSION = re.compile(rf"/v1/accounts/{ACCOUNT}/trainingSessions/(ts-[0-9a-f]+)(/checkpoints(?:/[^:]+)?)?(:\w+)?")
+_SWEEP_SECONDS = 30.0
+"""How often silent sessions are looked for."""
 
 
 class Api:
@@ -46,12 +48,17 @@ class Api:
     def __init__(self, engine: Engine, faults: Faults | None = None) -> None:
         self._engine, self._faults = engine, faults
         self._futures = Futures()
-        self._sessions = Sessions(self._unload)
+        self._sessions = Sessions(self._unload, self._abandon)
+        self._control = ControlPlane(self._sessions, engine.store)
         self._created: dict[tuple[str, int], str] = {}
+        self._unloaded: dict[str, str] = {}
+        self._sweep()
         self._posts: dict[str, Callable[[Any], Awaitable[bytes] | bytes]] = {
             "create_session": self._create_session,
             "session_heartbeat": self._heartbeat,
             "telemetry": lambda body: b'{"status":"accepted"}',
+            # No flag differs from the SDK's own defaults.
+            "client/config": lambda body: b"{}",
             "create_model": self._create_model,
             "retrieve_future": self._retrieve,
             "forward": lambda body: self._pass(body, "forward"),
@@ -84,7 +91,7 @@ class Api:
             elif path == f"{PREFIX}/inference/v1/completions" and method == "POST":
                 await self._completions(body, receive, send, null_logprobs=_nulls(rule))
             else:
-                await respond(send, 200, await self._route(method, path, body))
+                await respond(send, 200, await self._route(method, path, scope["query_string"], body))
         except Dropped:
             return
         except ApiError as error:
@@ -93,7 +100,7 @@ class Api:
             log.exception("%s %s failed", method, path)
             await respond(send, 500, error_body(500, f"{type(error).__name__}: {error}"))
 
-    async def _route(self, method: str, path: str, body: Any) -> bytes:
+    async def _route(self, method: str, path: str, query: bytes, body: Any) -> bytes:
         if path.startswith(f"{PREFIX}/api/v1/"):
             name = path[len(PREFIX) + 8 :]
             if method == "GET" and name == "list_checkpoints":
@@ -103,14 +110,11 @@ class Api:
                 raise ApiError(404, f"{method} {path} is not served here")
             answer = handler(body)
             return answer if isinstance(answer, bytes) else await answer
-        if method == "GET" and path == "/v1/accounts":
-            return orjson.dumps({"accounts": [{"name": f"accounts/{ACCOUNT}"}]})
+        if path == ROOT or path.startswith(f"{ROOT}/"):
+            return self._control.answer(method, path, query)
         if method == "POST" and path == "/faults" and self._faults is not None:
             self._faults.rules = _rules(body)
             return b"{}"
-        match = _SESSION.fullmatch(path)
-        if match is not None:
-            return self._control_plane(method, match[1], match[2], match[3])
         raise ApiError(404, f"{method} {path} is not served here; base_url must end in {PREFIX}")
 
     # -- sessions -----------------------------------------------------------------------------------------------------
@@ -125,28 +129,12 @@ class Api:
     def _unload(self, model_id: str) -> None:
         self._engine.post(lambda: self._engine.unload(model_id), lambda _: None)
 
-    def _control_plane(self, method: str, session: str, checkpoints: str | None, verb: str | None) -> bytes:
-        if verb is not None:
-            raise ApiError(501, f"{verb[1:]} belongs to the service: this engine keeps checkpoints in its --state-dir")
-        if method == "DELETE" and checkpoints is None:
-            self._sessions.close(session)
-            return b"{}"
-        if method == "GET" and checkpoints == "/checkpoints":
-            prefix = f"accounts/{ACCOUNT}/trainingSessions/{session}/checkpoints/{ACCOUNT}"
-            kinds: tuple[tuple[str, Kind], ...] = (("SAMPLER", "snapshots"), ("TRAINING", "states"))
-            rows = [
-                {"name": f"{prefix}/{run}/{name}", "promotable": False, "checkpointType": label}
-                for run in self._sessions.runs(session)
-                for label, kind in kinds
-                for name in self._engine.store.names(run, kind)
-            ]
-            return orjson.dumps({"trainingSessionCheckpoints": rows})
-        if method == "DELETE" and checkpoints is not None:
-            # States outlive their session: a resumed run deletes those of the one before it by its own session's name.
-            run, name = parse_run_path(checkpoints.removeprefix("/checkpoints/"))
-            self._engine.store.delete(run, "states", name)
-            return b"{}"
-        raise ApiError(404, f"{method} on {session} is not served here")
+    def _abandon(self, request_id: str, reason: str) -> None:
+        self._futures.finish(request_id, orjson.dumps({"error": reason, "category": "user"}))
+
+    def _sweep(self) -> None:
+        self._sessions.expire()
+        asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
 
     # -- runs and operations ------------------------------------------------------------------------------------------
 
@@ -244,10 +232,13 @@ class Api:
         return self._ordered(body, parse)
 
     def _unload_model(self, body: Any) -> bytes:
+        """Has no seq_id: a repeat, for a client that lost the answer, is known by its model."""
         model_id = field_of(body, "model_id", str)
-        self._sessions.sequencer(model_id)
-        self._sessions.forget(model_id)
-        return orjson.dumps({"request_id": self._submit(lambda: self._engine.unload(model_id)), "model_id": model_id})
+        if model_id not in self._unloaded:
+            self._sessions.sequencer(model_id)
+            self._sessions.forget(model_id)
+            self._unloaded[model_id] = self._submit(lambda: self._engine.unload(model_id))
+        return orjson.dumps({"request_id": self._unloaded[model_id], "model_id": model_id})
 
     async def _retrieve(self, body: Any) -> bytes:
         request_id = field_of(body, "request_id", str)

@@ -84,6 +84,10 @@ class Sequencer:
             self._early[seq_id] = lambda: None
             self._advance()
 
+    def abandoned(self) -> list[str]:
+        """Request ids of operations still waiting for an earlier one, which will not come any more."""
+        return [self._known[seq_id] for seq_id in sorted(self._early) if seq_id in self._known]
+
     def _advance(self) -> None:
         while self._next in self._early:
             run = self._early.pop(self._next)

@@ -132,6 +132,10 @@ class Store:
         """Names of a run's checkpoints, oldest first."""
         return [path.name for path in _folders(self._root / run / kind)]
 
+    def created(self, run: str, kind: Kind) -> list[tuple[str, float]]:
+        """Name and time (seconds since the epoch) of a run's checkpoints, oldest first."""
+        return [(path.name, path.stat().st_mtime) for path in _folders(self._root / run / kind)]
+
     def runs(self) -> list[str]:
         """Runs that have a checkpoint."""
         return sorted(path.name for path in self._root.iterdir() if path.is_dir())
