@@ -7,23 +7,32 @@ held-out split appear here only (C10).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from turngrad.display import Display
 from turngrad.metrics import evaluation_metrics, rollout_metrics
-from turngrad.rollout import Group
-from turngrad.session import Session
+from turngrad.rollout import Group, Player, Rollouts
 from turngrad.tasksets import TaskRow
 
 if TYPE_CHECKING:
+    from turngrad.config import TrainConfig
+    from turngrad.episodes import Episode
     from turngrad.policy import Policy
 
 
+class Arena(Protocol):
+    """What of a session an evaluation needs."""
+
+    config: TrainConfig
+    rollouts: Rollouts
+    on_progress: Callable[[Episode], None]
+
+
 async def evaluate(
-    session: Session,
+    session: Arena,
     rows: Sequence[TaskRow],
-    policy: Policy,
+    policy: Policy | Player,
     *,
     split: str,
     step: int,

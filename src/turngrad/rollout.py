@@ -16,7 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hud.eval import Task, rollout
 from hud.settings import settings as hud_settings
@@ -30,12 +30,15 @@ from turngrad.hud_run import EXTRA_KEY, episode_from_run
 from turngrad.policy import Policy
 
 if TYPE_CHECKING:
+    from hud.agents.base import Agent
     from hud.eval.runtime import Provider
 
     from turngrad.tasksets import TaskRow
 
 _GRADING_TIMEOUT = 60.0
 _CONTRACT_ERRORS_IN_A_ROW = 10
+_LOST_WAVES, _LOST_TASKS = 3, 3
+"""A dead server takes the rollouts in flight, perhaps their second tries too; a third time, over several tasks, is an outage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,18 @@ class RolloutSettings:
     max_concurrent: int = 64
     retries: int = 1
     bad_call_penalty: float = 0.0
+
+
+@runtime_checkable
+class Player(Protocol):
+    """What plays with an agent of its own, as a model of another provider does, where a policy is played by the turn loop."""
+
+    @property
+    def snapshot(self) -> str: ...
+
+    def agent(self, loop: LoopSettings) -> Agent:
+        """The agent of one rollout."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +82,13 @@ class RolloutCounts:
 class Rollouts:
     """The scheduler of one run. `provider` serves the environment; `on_progress` is called after every finished rollout.
 
-    `hosted` says that the environment runs on hud's platform, which then also gets the traces.
+    `family` is None where no policy plays. `hosted` says that the environment runs on hud's platform, which then also gets the
+    traces.
     """
 
     def __init__(
         self,
-        family: ModelFamily,
+        family: ModelFamily | None,
         provider: Provider,
         loop: LoopSettings,
         settings: RolloutSettings,
@@ -94,6 +110,7 @@ class Rollouts:
         self._job = uuid.uuid4().hex
         self._counts = RolloutCounts()
         self._contract_errors = 0
+        self._lost: list[str] = []
 
     def take_counts(self) -> RolloutCounts:
         """The counts since the last call."""
@@ -101,14 +118,15 @@ class Rollouts:
         return counts
 
     async def groups(
-        self, rows: Sequence[TaskRow], group_size: int, policy: Policy, *, seed: str, lag: int = 0
+        self, rows: Sequence[TaskRow], group_size: int, policy: Policy | Player, *, seed: str, lag: int = 0
     ) -> AsyncIterator[Group]:
         """Play every row `group_size` times; yield each group when its last attempt is in, in order of completion.
 
         `seed` is one text per step: with it, task and attempt fix the seeds of every sample. `lag` is noted on the episodes.
 
         Raises:
-            RunError: a fault that the next rollout would meet as well (a refused key, contract errors in a row).
+            RunError: a fault that the next rollout would meet as well (a refused key, contract errors in a row, no sound
+                rollout among three times as many as are in flight at once).
         """
         tasks: set[asyncio.Task[Any]] = set()
         done: asyncio.Queue[Group | BaseException] = asyncio.Queue()
@@ -141,14 +159,14 @@ class Rollouts:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _play(self, row: TaskRow, group_id: str, attempt: int, policy: Policy, seed: str) -> Episode:
+    async def _play(self, row: TaskRow, group_id: str, attempt: int, policy: Policy | Player, seed: str) -> Episode:
         async with self._slots:
             self.in_flight += 1
             try:
                 retry = 0
                 while True:
                     episode, fatal = await self._play_once(row, group_id, attempt, policy, f"{seed}/{row.id}/{attempt}/{retry}")
-                    self._check_contract(episode, fatal)
+                    self._check_streaks(episode, fatal)
                     if episode.failure is None:
                         break
                     self._counts.failures[episode.failure.value] += 1
@@ -163,12 +181,12 @@ class Rollouts:
         return episode
 
     async def _play_once(
-        self, row: TaskRow, group_id: str, attempt: int, policy: Policy, seed: str
+        self, row: TaskRow, group_id: str, attempt: int, policy: Policy | Player, seed: str
     ) -> tuple[Episode, str | None]:
         self._counts.started += 1
         started = time.monotonic()
         number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
-        agent = TurnLoopAgent(self._family, policy, replace(self._loop, seed=number))
+        agent = self._agent(policy, replace(self._loop, seed=number))
         run = await rollout(
             hud_task(row),
             agent,
@@ -181,13 +199,26 @@ class Rollouts:
         state = run.trace.extra.get(EXTRA_KEY)
         return episode, state.get("fatal") if isinstance(state, dict) else None  # type: ignore[return-value]
 
-    def _check_contract(self, episode: Episode, fatal: str | None) -> None:
+    def _agent(self, policy: Policy | Player, loop: LoopSettings) -> Agent:
+        if isinstance(policy, Player):
+            return policy.agent(loop)
+        assert self._family is not None
+        return TurnLoopAgent(self._family, policy, loop)
+
+    def _check_streaks(self, episode: Episode, fatal: str | None) -> None:
         if fatal:
             raise RunError(fatal)
+        self._lost = [] if episode.failure is None else [*self._lost, episode.task_id]
         self._contract_errors = self._contract_errors + 1 if episode.failure is Failure.AGENT else 0
         if self._contract_errors >= _CONTRACT_ERRORS_IN_A_ROW:
             raise RunError(
                 f"{self._contract_errors} rollouts in a row broke the turn loop's own rules, the last by: {episode.error}"
+            )
+        outage = len(self._lost) >= _LOST_WAVES * self._settings.max_concurrent and len(set(self._lost)) >= _LOST_TASKS
+        if outage and episode.failure is not None:
+            raise RunError(
+                f"{len(self._lost)} rollouts in a row failed, none by the policy's doing; "
+                f"the last as {episode.failure.value}: {episode.error}"
             )
 
 
