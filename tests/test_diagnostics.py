@@ -40,6 +40,13 @@ class TestComparison:
             rel=1e-6,
         )
 
+    def test_turns_with_advantage_zero_do_not_count_whatever_the_service_returns_for_them(self) -> None:
+        played = replace(TWO_TURNS, turns=(TWO_TURNS.turns[0], replace(TWO_TURNS.turns[1], user_turn=1)))
+        group = GroupAdvantages((1.0,), None, 0.0, 1.0, by_user_turn=((0.0, 2.0),))
+        batch = build_batch([((played,), group)], normalize="none")
+        metrics = compare(batch, [0, 0, 0, 0, 0, 0, -0.125])
+        assert (metrics["gap/max"], metrics["gap/tokens"], metrics["ratio/max"]) == (0.0, 1, 1.0)
+
     @pytest.mark.parametrize(
         ("loss_fn", "advantage", "fraction"),
         [("ppo", 1.0, 1 / 3), ("ppo", -1.0, 1 / 3), ("cispo", 1.0, 2 / 3), ("cispo", -1.0, 2 / 3)],

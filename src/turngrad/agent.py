@@ -168,7 +168,10 @@ class _Loop:
                 usage=Usage(
                     prompt_tokens=len(prompt_ids), completion_tokens=len(sample.output_ids), cached_tokens=sample.cached_tokens
                 ),
-                sample=Sample(prompt_token_ids=prompt_ids, output_token_ids=sample.output_ids, output_logprobs=sample.logprobs),
+                # Checked by the policy already; pydantic would look at every token of the episode once a turn.
+                sample=Sample.model_construct(
+                    prompt_token_ids=prompt_ids, output_token_ids=sample.output_ids, output_logprobs=sample.logprobs
+                ),
                 extra={
                     EXTRA_KEY: {
                         "segment_break": segment_break.value if segment_break else None,

@@ -85,6 +85,11 @@ class Segment:
         return advantages if self.weight == 1.0 else (advantages * self.weight).astype(np.float32)
 
     @property
+    def loss_mask(self) -> NDArray[np.bool_]:
+        """Where the loss has a gradient (bool, n - 1): what the service counts as loss tokens. A part of `target_mask`."""
+        return self.target_mask & (self.target_advantages != 0)
+
+    @property
     def has_gradient(self) -> bool:
         """False where every advantage is zero: such a segment costs the price of its tokens and changes nothing."""
         return self.penalty is not None or bool(self.advantages.any())

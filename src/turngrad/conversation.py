@@ -3,7 +3,7 @@
 In: messages and tools in OpenAI's shapes, and the sampler's own token ids. Out: the exact prompt for the next sample, and
 the parsed assistant message. Invariants: assistant text is never tokenized again while a segment lasts (C1); the next
 prompt starts with the previous prompt + output or a new segment opens with a named reason (C5); a tokenizer is used by one
-thread only, never the event loop's, so rendering a long prompt stalls nobody.
+thread at a time, and never by the event loop's for more than a few short messages, so rendering a long prompt stalls nobody.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,12 +35,18 @@ T = TypeVar("T")
 _BYTES_PER_TOKEN_KEPT = 6
 """How much text of each end is tokenized, per token of the cap, before a tool result is cut: bounds the work on 5 MB."""
 
+_SHORT = 2_000
+"""Characters or tokens that may be read between two events: about half a millisecond."""
+
+_PROMPT_SHARE = 8
+"""So many tokens of a prompt cost what one new one does: they are copied, not read."""
+
 _CLOSES_TRIED = 8
 """Closing tags considered for one call: bounds the work on a text made of them."""
 
 
 class ModelFamily:
-    """One model family: its tokenizer and renderer, and the single thread that may use them.
+    """One model family: its tokenizer and renderer, and the lock under which one thread at a time uses them.
 
     `stop` are the stop strings to send with every sample; `name` is for messages and logs.
     """
@@ -55,14 +62,24 @@ class ModelFamily:
             token_id for part in ("</tool", "_call>") for token_id in tokenizer.encode(part, add_special_tokens=False)
         ]
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer")
+        self._in_use = threading.Lock()
 
-    async def work(self, function: Callable[[], T]) -> T:
-        """Run `function` on the tokenizer's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
+    async def work(self, function: Callable[[], T], *, size: int | None = None) -> T:
+        """Run `function` on the tokenizer's thread, or here and now where `size`, the text or tokens it reads, is small."""
+        if size is not None and size <= _SHORT and self._in_use.acquire(blocking=False):
+            try:
+                return function()
+            finally:
+                self._in_use.release()
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._exclusively, function)
+
+    def _exclusively(self, function: Callable[[], T]) -> T:
+        with self._in_use:
+            return function()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, control tokens included. Blocking; for reports and debug output."""
-        return self._worker.submit(lambda: self.tokenizer.decode(list(ids), skip_special_tokens=False)).result()
+        return self._exclusively(lambda: self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     async def cap_text(self, text: str, max_tokens: int) -> str:
         """`text`, or its head and tail with the cut named, in about `max_tokens` tokens.
@@ -72,7 +89,7 @@ class ModelFamily:
         """
         if len(text) <= max_tokens and len(text.encode("utf-8", "replace")) <= max_tokens:
             return text
-        return await self.work(lambda: self._cap_text(text, max_tokens))
+        return await self.work(lambda: self._cap_text(text, max_tokens), size=len(text))
 
     def parse(self, output_ids: list[int], prompt_ids: list[int], tools: list[ToolSpec]) -> ParsedResponse:
         """The assistant message in `output_ids`. Blocking, on the tokenizer's thread."""
@@ -168,7 +185,9 @@ class Conversation:
     async def answer(self, output_ids: Sequence[int]) -> ParsedResponse:
         """Take the sampler's ids as the assistant's message and parse them; `output_ids` are kept as they are (C1)."""
         self.output_ids = list(output_ids)
-        parsed = await self.family.work(lambda: self.family.parse(self.output_ids, self.prompt_ids, self.tools))
+        parsed = await self.family.work(
+            lambda: self.family.parse(self.output_ids, self.prompt_ids, self.tools), size=self._size(len(self.output_ids))
+        )
         self.messages.append(_assistant_message(parsed))
         return parsed
 
@@ -187,7 +206,8 @@ class Conversation:
                 new_messages = _announce_tools(new_messages, added)
         self.messages.extend(new_messages)
         previous = self.prompt_ids + self.output_ids
-        next_ids = None if rewrite else await self.family.work(lambda: self._bridge(new_messages))
+        size = self._size(sum(len(str(message.get("content"))) for message in new_messages))
+        next_ids = None if rewrite else await self.family.work(lambda: self._bridge(new_messages), size=size)
         if next_ids is None:
             next_ids = await self.family.work(self._render)
         if next_ids[: len(previous)] == previous:
@@ -199,6 +219,10 @@ class Conversation:
             if logger.isEnabledFor(logging.DEBUG):
                 await self.family.work(lambda: self._log_break(previous, next_ids))
         self.prompt_ids, self.output_ids = next_ids, []
+
+    def _size(self, new: int) -> int:
+        """How much there is to read, for `ModelFamily.work`."""
+        return new + len(self.prompt_ids) // _PROMPT_SHARE
 
     def _render(self) -> list[int]:
         return list(

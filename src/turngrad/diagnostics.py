@@ -80,7 +80,7 @@ def comparison_metrics(
             "ratio/min": float(ratio.min()),
             "ratio/k3": float((ratio - 1 - delta).mean()),
         }
-        advantages = np.concatenate([segment.target_advantages[segment.target_mask] for segment, _ in compared])
+        advantages = np.concatenate([segment.target_advantages[segment.loss_mask] for segment, _ in compared])
         clipped = _clipped(loss_fn, ratio, advantages, clip_low, clip_high)
         if clipped is not None:
             metrics["ratio/clip_fraction"] = float(clipped.mean())
@@ -88,7 +88,8 @@ def comparison_metrics(
 
 
 def _delta(segment: Segment, trainer: NDArray[Any]) -> NDArray[np.float64]:
-    mask = segment.target_mask
+    # A service may leave out the logprobs of tokens without gradient.
+    mask = segment.loss_mask
     return trainer[mask].astype(np.float64) - segment.target_logprobs[mask]
 
 
