@@ -115,8 +115,8 @@ class Workspace:
 
     @property
     def run(self) -> Path:
-        self.said(HEADLINE)
-        return min((self.folder / "runs").iterdir())
+        (name,) = re.findall(r"^run folder (\S+)$", self.said(HEADLINE), re.MULTILINE)
+        return self.folder / name
 
     def _environment(self, text: str, rule: Rule) -> dict[str, str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(SECRETS)}
@@ -136,7 +136,7 @@ class Workspace:
         return next(self._engine)
 
     def _served(self) -> Iterator[str]:
-        with engine_process(BFCL_STARTER_FOLDER, self.folder / "service") as process:
+        with engine_process(Path("bfcl-starter"), self.folder / "service") as process:
             while True:
                 yield process.url
 

@@ -189,7 +189,8 @@ CONTRAST = """(() => {
     .map((node) => {
       const below = behind(node);
       const pair = [light(over(rgba(getComputedStyle(node).color), below)), light(below)].sort((a, b) => b - a);
-      return { ratio: (pair[0] + 0.05) / (pair[1] + 0.05), what: `${node.tagName}.${node.className}: ${node.textContent.slice(0, 30)}` };
+      const what = `${node.tagName}.${node.className}: ${node.textContent.slice(0, 30)}`;
+      return { ratio: (pair[0] + 0.05) / (pair[1] + 0.05), what };
     })
     .filter((each) => each.ratio < 4.5);
 })()"""
