@@ -21,7 +21,8 @@ class ExtendedTokenizer(QwenTokenizer):
     """Qwen's ranks with further control tokens: one that a renderer looks up and Qwen lacks gets an id of its own."""
 
     def __init__(self) -> None:
-        super().__init__("Qwen/Qwen3.5-4B")
+        # The ranks are the shared ones: building them takes a second and a half.
+        self.__dict__.update(vars(qwen_tokenizer()))
         self._extra: dict[str, int] = {}
 
     def add(self, token: str) -> int:

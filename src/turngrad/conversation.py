@@ -23,6 +23,7 @@ from renderers.configs import _CONFIG_BY_NAME, BaseRendererConfig, CustomRendere
 
 from turngrad.episodes import Break
 from turngrad.errors import UserError
+from turngrad.parsing import CallParser
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +42,6 @@ _SHORT = 2_000
 _PROMPT_SHARE = 8
 """So many tokens of a prompt cost what one new one does: they are copied, not read."""
 
-_CLOSES_TRIED = 8
-"""Closing tags considered for one call: bounds the work on a text made of them."""
-
 
 class ModelFamily:
     """One model family: its tokenizer and renderer, and the lock under which one thread at a time uses them.
@@ -57,10 +55,7 @@ class ModelFamily:
         self.name = name
         self.stop_ids = list(renderer.get_stop_token_ids())
         self.stop = [tokenizer.decode([token_id], skip_special_tokens=False) for token_id in self.stop_ids]
-        self._call_tags = tuple(tokenizer.convert_tokens_to_ids(tag) for tag in ("<tool_call>", "</tool_call>"))
-        self._close_in_plain_tokens = [
-            token_id for part in ("</tool", "_call>") for token_id in tokenizer.encode(part, add_special_tokens=False)
-        ]
+        self._parser = CallParser(tokenizer, renderer)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer")
         self._in_use = threading.Lock()
 
@@ -93,47 +88,7 @@ class ModelFamily:
 
     def parse(self, output_ids: list[int], prompt_ids: list[int], tools: list[ToolSpec]) -> ParsedResponse:
         """The assistant message in `output_ids`. Blocking, on the tokenizer's thread."""
-        return self.renderer.parse_response(
-            self._with_literal_closes(output_ids),
-            tools=tools or None,  # type: ignore[arg-type]
-            prompt_ids=prompt_ids,
-        )
-
-    def _with_literal_closes(self, ids: list[int]) -> list[int]:
-        """`ids`, for parsing only, with each closing tag that stands inside an argument spelled in plain tokens.
-
-        A tokenizer turns the characters `</tool_call>` into the control token wherever they stand, and the parsers of
-        `renderers` end a call at the first of those. A JSON call ends where its JSON is whole, an XML call after
-        `</function>`.
-        """
-        opens, closes = self._call_tags
-        if opens is None or closes is None or opens == closes or ids.count(closes) < 2:
-            return ids
-        result, position = [], 0
-        while position < len(ids):
-            if ids[position] != opens:
-                result.append(ids[position])
-                position += 1
-                continue
-            candidates = [i for i in range(position + 1, len(ids)) if ids[i] == closes][:_CLOSES_TRIED]
-            end = next((i for i in candidates if self._is_whole_call(ids[position + 1 : i])), None)
-            if end is None:
-                return result + ids[position:]
-            result.append(opens)
-            for token_id in ids[position + 1 : end]:
-                result += self._close_in_plain_tokens if token_id == closes else [token_id]
-            position = end
-        return result
-
-    def _is_whole_call(self, body_ids: list[int]) -> bool:
-        body = self.tokenizer.decode(body_ids, skip_special_tokens=False).strip()
-        if body.startswith("{"):
-            try:
-                json.loads(body)
-            except (ValueError, RecursionError):
-                return False
-            return True
-        return body.endswith("</function>") if body.startswith("<function") else True
+        return self._parser.parse(output_ids, prompt_ids, tools)
 
     def _cap_text(self, text: str, max_tokens: int) -> str:
         reach = max_tokens * _BYTES_PER_TOKEN_KEPT
