@@ -277,7 +277,7 @@ def _assistant_message(parsed: ParsedResponse) -> Message:
     Calls that did not parse stay in the text as the model wrote them, so that nothing disappears from history.
     """
     calls = [call for call in parsed.tool_calls if call.status == ToolCallParseStatus.OK and call.name]
-    broken = [call.raw for call in parsed.tool_calls if call not in calls]
+    broken = [call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK or not call.name]
     message: Message = {"role": "assistant", "content": "\n".join([parsed.content, *broken]) if broken else parsed.content}
     if parsed.reasoning_content:
         message["reasoning_content"] = parsed.reasoning_content
