@@ -112,6 +112,14 @@ async def test_a_hostile_episode_is_text(page: Browser, report: Path) -> None:
     assert page.problems == []
 
 
+async def test_what_stopped_an_attempt_stands_on_its_line(page: Browser, report: Path) -> None:
+    await page.open(report, "#/0/step-0002")
+    await page.until("document.querySelector('article')")
+    marks = "[...document.querySelectorAll('.list .mark')].filter((mark) => mark.textContent)"
+    assert await page.evaluate(f"{marks}.map((mark) => mark.textContent)") == ["malformed", "tool_server", "malformed"]
+    assert await page.evaluate(f"{marks}.every((mark) => mark.offsetHeight < 30)")
+
+
 async def test_a_press_on_a_name_hides_its_line_and_shows_it_again(page: Browser, report: Path) -> None:
     await page.open(report)
     name = "document.querySelector('[data-key=reward] .names button')"

@@ -28,7 +28,7 @@ function legendOf(chart, plot) {
     if (trace.showlegend === false) return [];
     trace.visible = !hidden[trace.name];
     const mark = { "--c": trace.marker?.pattern || !trace.line ? trace.marker.color : trace.line.color };
-    const kind = trace.type === "bar" ? (trace.marker.pattern?.shape ? "mark hatched" : "mark") : `mark line ${trace.line.dash}`;
+    const kind = trace.type === "bar" ? (trace.marker.pattern?.shape ? "swatch hatched" : "swatch") : `swatch line ${trace.line.dash}`;
     return [el("button", { type: "button", "aria-pressed": String(trace.visible), onclick: (event) => {
       hidden[trace.name] = trace.visible;
       trace.visible = !trace.visible;
