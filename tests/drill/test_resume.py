@@ -82,12 +82,17 @@ def test_a_run_killed_after_its_third_step_and_at_two_random_moments_is_the_run_
     run = start(folder, *whole.flags, small=False, environment=SERVICE)
     run.until_rows(3)
     kill_9(run)
+    with open(folder / "metrics.jsonl", "ab") as file:
+        file.write(b'{"kind": "train", "step"')
     for _ in range(2):
         run = start(folder, resume=True, environment=SERVICE)
         time.sleep(moments.uniform(0, whole.seconds))
         kill_9(run)
     finished(folder, resume=True, environment=SERVICE)
     parses(folder)
+    whole.same(folder)
+    again = finished(folder, resume=True, environment=SERVICE)
+    assert f"already has its {STEPS} steps" in again.output
     whole.same(folder)
 
 
