@@ -14,7 +14,7 @@ from turngrad.cli import run_script
 from turngrad.config import TrainConfig
 from turngrad.errors import UserError
 from turngrad.mcp_world.server import server_from_flags
-from turngrad.redaction import Redacting, hidden, keep_secret, redacted, redacting
+from turngrad.redaction import Redacting, hidden_headers, hidden_variables, keep_secret, redacted, redacting
 from turngrad.runlog import RunLog, read_rows
 
 
@@ -56,9 +56,11 @@ def test_a_header_is_hidden_with_the_words_that_are_long_enough() -> None:
     assert redacted("token planted-0123, Bearer missing") == "token [Authorization], Bearer missing"
 
 
-def test_flags_with_secrets_are_kept_by_name_only() -> None:
-    assert hidden(("Authorization: Bearer planted", "X-Key: ${X}"), ":") == ["Authorization: ${AUTHORIZATION}", "X-Key: ${X}"]
-    assert hidden(("API_TOKEN=planted", "PASSED_ON", "A=${B}"), "=") == ["API_TOKEN=${API_TOKEN}", "PASSED_ON", "A=${B}"]
+def test_headers_and_variables_are_kept_by_name_where_they_may_be_a_key() -> None:
+    assert hidden_headers(("Authorization: Bearer planted", "X-Key: ${X}")) == ["Authorization: ${AUTHORIZATION}", "X-Key: ${X}"]
+    variables = ("API_TOKEN=ab", "DSN=planted-long", "PASSED_ON", "A=${B}", "MODE=fast", "STORE={workdir}/memory.jsonl")
+    kept = ["API_TOKEN=${API_TOKEN}", "DSN=${DSN}", "PASSED_ON", "A=${B}", "MODE=fast", "STORE={workdir}/memory.jsonl"]
+    assert hidden_variables(variables) == kept
 
 
 def test_what_the_flags_of_an_mcp_server_say_is_hidden_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:

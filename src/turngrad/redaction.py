@@ -23,9 +23,9 @@ _told: dict[str, str] = {}
 
 
 def keep_secret(name: str, text: str) -> None:
-    """Hide `text`, and each of its words that is long enough, from now on as `[name]`."""
+    """Hide `text`, and each of its words that is long enough, from now on as `[name]`; a path is no secret."""
     for value in (text, *text.split()):
-        if len(value) >= _SHORTEST:
+        if len(value) >= _SHORTEST and not _is_path(value):
             _told[value] = name
 
 
@@ -40,18 +40,18 @@ def redacted(text: str) -> str:
     return text
 
 
-def hidden(pairs: Iterable[str], separator: str) -> list[str]:
-    """`Name: value` or `NAME=value` with a reference to an environment variable in place of a literal value.
+def hidden_headers(headers: Iterable[str]) -> list[str]:
+    """`Name: value` as a run folder keeps it: a literal value becomes `${NAME}`, which resume asks for by that name."""
+    return [_by_name(header, ":") for header in headers]
 
-    What a run folder keeps of such a flag: resume then asks for the variable by name, or for the flag.
-    """
+
+def hidden_variables(variables: Iterable[str]) -> list[str]:
+    """`NAME=value` as a run folder keeps it: the same, where the value may be a key. A path or a short word is none."""
     kept = []
-    for pair in pairs:
-        name, found, value = pair.partition(separator)
-        if found and "${" not in value:
-            variable = re.sub(r"\W", "_", name.strip()).upper()
-            pair = f"{name}{separator}{' ' if separator == ':' else ''}${{{variable}}}"
-        kept.append(pair)
+    for variable in variables:
+        name, _, value = variable.partition("=")
+        secret = _CALLED_LIKE_A_KEY.search(name) or len(value) >= _SHORTEST
+        kept.append(_by_name(variable, "=") if secret and not _is_path(value) else variable)
     return kept
 
 
@@ -76,6 +76,18 @@ class Redacting:
 def redacting(stream: TextIO | None) -> TextIO | None:
     """`stream` behind a `Redacting`; a stream that is closed from the start stays None."""
     return None if stream is None else cast("TextIO", Redacting(stream))
+
+
+def _by_name(pair: str, separator: str) -> str:
+    name, found, value = pair.partition(separator)
+    if not found or "${" in value:
+        return pair
+    variable = re.sub(r"\W", "_", name.strip()).upper()
+    return f"{name}{separator}{' ' * value.startswith(' ')}${{{variable}}}"
+
+
+def _is_path(value: str) -> bool:
+    return value.startswith(("/", ".", "{"))
 
 
 def _known() -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -34,8 +35,9 @@ import zstandard
 from turngrad.config import TrainConfig
 from turngrad.episodes import Episode
 from turngrad.errors import RunError, UserError
-from turngrad.redaction import hidden, redacted
+from turngrad.redaction import hidden_headers, hidden_variables, redacted
 
+_EPISODES = re.compile(r"(?:step|eval)-(\d+)")
 _PACKAGES = ("turngrad", "hud", "fireworks-ai", "mcp", "transformers", "renderers", "numpy", "torch", "peft", "bfcl-eval")
 
 
@@ -91,8 +93,8 @@ class RunLog:
     def write_config(self, config: TrainConfig) -> None:
         """Write the settings in force; what was told by flag as a header or a server's variable stays out."""
         settings = config.model_dump(mode="json")
-        settings["mcp_header"] = hidden(config.mcp_header, ":")
-        settings["mcp_env"] = hidden(config.mcp_env, "=")
+        settings["mcp_header"] = hidden_headers(config.mcp_header)
+        settings["mcp_env"] = hidden_variables(config.mcp_env)
         self._write_json("config.json", settings)
 
     def write_split(self, train: Iterable[str], held_out: Iterable[str]) -> None:
@@ -136,9 +138,10 @@ class RunLog:
             with _replacing(self.folder / name) as file:
                 file.write("".join(json.dumps(row) + "\n" for row in kept).encode())
         for path in (self.folder / "episodes").iterdir():
-            parts = path.name.split(".")[0].split("-")
-            if path.suffix == ".partial" or int(parts[1]) > step:
-                path.unlink()
+            number = _EPISODES.match(path.name)
+            if path.suffix == ".partial" or (number is not None and int(number[1]) > step):
+                with _told(path):
+                    path.unlink()
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
         line = redacted(json.dumps(row, allow_nan=False)).encode() + b"\n"

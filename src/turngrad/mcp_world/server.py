@@ -130,8 +130,6 @@ def _pair(flag: str, text: str, separator: str, form: str) -> tuple[str, str]:
 
 
 def _keep(pairs: list[tuple[str, str]]) -> None:
-    """Keep what these flags say out of everything the run prints and writes; a path is no secret."""
+    """Keep what these flags say out of everything the run prints and writes."""
     for name, value in pairs:
-        filled = _REFERENCE.sub(lambda match: os.environ.get(match[1], ""), value)
-        if not filled.startswith(("/", ".")) and WORKDIR not in filled:
-            keep_secret(name, filled)
+        keep_secret(name, _REFERENCE.sub(lambda match: os.environ.get(match[1], ""), value))
