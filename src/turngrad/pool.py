@@ -129,7 +129,7 @@ class ServerPool:
         return [server.process.pid for server in self._live]
 
     def _least_busy(self) -> ServerProcess | None:
-        sound = (server for server in self._live if not server.refused)
+        sound = (server for server in self._live if not server.refused and server.worn is None)
         server = min(sound, key=lambda server: server.leases, default=None)
         return server if server is not None and server.leases < self.width else None
 
@@ -195,7 +195,7 @@ class ServerPool:
         task.add_done_callback(self._retiring.discard)
 
     async def _end_after_leases(self, server: ServerProcess) -> None:
-        watching = asyncio.create_task(server.watch(self.hang_seconds))
+        watching = asyncio.create_task(server.watch(self.hang_seconds, until_worn=False))
         try:
             while server.leases and not watching.done():
                 await asyncio.sleep(POLL_SECONDS)

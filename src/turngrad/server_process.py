@@ -28,6 +28,7 @@ from typing import Self
 from hud.environment.server import PORT_ANNOUNCEMENT
 
 from turngrad.envkit import quiet
+from turngrad.envkit.resources import ANNOUNCEMENT
 
 CHILD = Path(quiet.__file__).with_name("server_child.py")
 LAST_WORDS = 30
@@ -64,7 +65,7 @@ class ServerProcess:
         """Leases that have ended."""
         self.refused = False
         self.worn: str | None = None
-        """What is nearly used up, once `watch` has seen it."""
+        """What is nearly used up: it should get no more leases."""
         self._spec = spec
         self._words: deque[str] = deque(maxlen=LAST_WORDS)
         self._port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -109,18 +110,22 @@ class ServerProcess:
         writer.close()
         return True
 
-    async def watch(self, hang_seconds: float) -> str:
+    async def watch(self, hang_seconds: float, *, until_worn: bool = True) -> str:
         """Return, with the reason, when the process has ended, has not answered for `hang_seconds`, or is `worn`."""
         last_ping = time.monotonic()
+        short: str | None = None
         while (status := self.process.poll()) is None:
             await asyncio.sleep(POLL_SECONDS)
             if self.refused and self.alive:
                 return "refused a connection"
+            if until_worn and self.worn is not None:
+                return f"is worn out: {self.worn}"
             if time.monotonic() - last_ping > PING_SECONDS:
                 # Before the ping, which a server without a free file handle would not answer.
-                if self.worn is None and (worn := self._nearly_used_up()) is not None:
-                    self.worn = worn
-                    return f"is worn out: {worn}"
+                short, before = self._nearly_used_up(), short
+                if short and before:
+                    # Found two times in a row: one call may take much and give it back.
+                    self.worn = self.worn or short
                 try:
                     async with asyncio.timeout(hang_seconds):
                         await self._ping()
@@ -183,6 +188,8 @@ class ServerProcess:
                 line = raw.decode("utf-8", "replace").rstrip()
                 if line.startswith(PORT_ANNOUNCEMENT):
                     _settle(loop, self._port, int(line.removeprefix(PORT_ANNOUNCEMENT)))
+                elif line.startswith(ANNOUNCEMENT):
+                    self.worn = self.worn or f"short of {line.removeprefix(ANNOUNCEMENT)}"
                 else:
                     self._words.append(line[-1000:])
         _settle(loop, self._port, None)

@@ -65,8 +65,10 @@ class Account(World):
 
 
 def _do(harm: str) -> None:
-    """`greedy` asks for more memory than there is and has none of it afterwards; the others take all there is and keep it."""
+    """`huge` asks for more memory than there is, `greedy` takes it all and gives it back, the others keep what they take."""
     mine: list[Any] = [] if harm == "greedy" else kept
+    if harm == "huge":
+        bytearray(2**40)
     while True:
         mine.append(os.open(os.devnull, os.O_RDONLY) if harm == "handles" else bytearray(2**21))
 

@@ -117,19 +117,31 @@ async def _harmed(tmp_path: Path, harm: str, **drill: int) -> None:
 @pytest.mark.drill
 async def test_a_call_that_asks_for_more_memory_than_there_is_fails_alone(tmp_path: Path) -> None:
     """Lost: nothing, and nothing is played again: the policy is told, as of any other mistake."""
-
-    def script(n: int) -> list[Line]:
-        return [pay("e0", 5, "greedy"), *two_turns(0)] if n == 0 else two_turns(n)
-
-    async with open_bank(tmp_path, memory_mb=1536) as bank:
-        (pid,) = bank.pool.pids
-        played = await play(bank, Policy(MODEL, script), tasks=1, size=2, concurrent=1)
-        assert bank.pool.pids == [pid]
-    played.check(1, 2)
+    played = await _greedy(tmp_path, "huge")
     assert not played.counts.failures
-    greedy = played.groups[0].episodes[0]
+    (greedy,) = [episode for episode in played.sound if len(list(episode.tool_calls)) == 3]
     assert [call.is_error for call in greedy.tool_calls] == [True, False, False]
     assert "MemoryError" in next(greedy.tool_calls).result
+
+
+@pytest.mark.drill
+async def test_a_call_that_takes_all_memory_bit_by_bit_voids_the_tries_it_hit(tmp_path: Path) -> None:
+    """Lost: nothing; its own try and those beside it are played again, on a new server; the others end where they are."""
+    played = await _greedy(tmp_path, "greedy")
+    assert set(played.counts.failures) == {Failure.TOOL_SERVER.value}
+    assert not any(call.is_error for episode in played.sound for call in episode.tool_calls)
+
+
+async def _greedy(tmp_path: Path, harm: str) -> Played:
+    def script(n: int) -> list[Line]:
+        return [pay("e0", 5, harm), *two_turns(0)] if n == 0 else two_turns(n)
+
+    async with open_bank(tmp_path, memory_mb=1536) as bank:
+        played = await play(bank, Policy(MODEL, script), tasks=2, size=8)
+        assert bank.pool.replaced == (harm == "greedy")
+    played.check(2, 8)
+    assert played.lost.total() == 0
+    return played
 
 
 @pytest.mark.drill

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import resource
 import subprocess
 import sys
 
@@ -12,59 +10,48 @@ import pytest
 
 from turngrad.envkit import resources
 from turngrad.envkit.live import Episodes
-from turngrad.envkit.resources import exhausted
+from turngrad.envkit.resources import Shortage
 from turngrad.envkit.world import Call, Tool, ToolError, World, WorldLost
 
 
-def test_an_error_of_the_calls_own_is_no_exhaustion() -> None:
-    for error in (
-        MemoryError(),
-        OSError(errno.EMFILE, "too many"),
-        OSError(errno.ENOENT, "none"),
-        RuntimeError("no"),
-        ToolError("x"),
-    ):
-        assert exhausted(error) is None
+def test_an_error_of_the_calls_own_is_no_shortage() -> None:
+    for error in (MemoryError(), OSError(errno.ENOENT, "none"), RuntimeError("no"), ToolError("x")):
+        assert Shortage().behind(error) is None
 
 
-def test_file_handles_are_out_when_none_can_be_had() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken: list[int] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, limits[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files") as raised:
-            taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(10_000))
-        assert exhausted(raised.value) == "file handles"
-    finally:
-        for handle in taken:
-            os.close(handle)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert exhausted(raised.value) is None
+def test_no_file_handle_and_no_thread_is_the_processs_shortage() -> None:
+    assert Shortage().behind(OSError(errno.EMFILE, "Too many open files")) == "file handles"
+    assert Shortage().behind(RuntimeError("can't start new thread")) == "memory or threads"
 
 
-def test_memory_is_out_when_others_hold_it_and_not_when_the_failed_call_did() -> None:
+def test_memory_is_short_while_it_is_held_and_for_those_who_report_a_little_late() -> None:
     program = """
 import resource, runpy, sys
-exhausted = runpy.run_path(sys.argv[1])["exhausted"]
+shortage = runpy.run_path(sys.argv[1])["Shortage"]()
 
 def size():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 
-def greedy(held):
+def fill(held):
     while True:
         held.append(bytearray(2**20))
 
 resource.setrlimit(resource.RLIMIT_AS, (size() + 2**28, -1))
-kept = []
-for lasting in (False, True):
-    try:
-        greedy(kept if lasting else [])
-    except MemoryError as error:
-        print(exhausted(error))
+try:
+    bytearray(2**29)
+except MemoryError as error:
+    print(shortage.behind(error))
+held = []
+try:
+    fill(held)
+except MemoryError as error:
+    print(shortage.behind(error))
+held.clear()
+print(shortage.behind(MemoryError()))
 """
     command = [sys.executable, "-c", program, resources.__file__]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["None", "memory"]
+    assert result.stdout.split() == ["None", "memory", "memory"]
 
 
 class Spent(World):

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from turngrad.envkit.limits import StuckError, in_thread
-from turngrad.envkit.resources import exhausted
+from turngrad.envkit.resources import SHORTAGE
 from turngrad.envkit.world import Call, Grade, Messages, RawResult, Tool, ToolError, World, WorldLost
 
 NEXT_TURN = "__next_turn__"
@@ -133,7 +133,7 @@ class LiveEpisode:
         except TimeoutError:
             return _result(self.world.stopped(call), True, self.world)
         except Exception as error:
-            if (what := exhausted(error)) is not None:
+            if (what := SHORTAGE.behind(error)) is not None:
                 raise WorldLost(f"the environment's process is out of {what} ({call.name}: {type(error).__name__})") from error
             LOGGER.warning("%s raised", call.name, exc_info=True)
             return _result(f"{type(error).__name__}: {error}", True, self.world)
@@ -188,11 +188,14 @@ class Episodes:
 
     async def open(self, world: Callable[..., World], arguments: dict[str, Any]) -> LiveEpisode:
         """Build the world and fetch its prompt; nothing stays behind when that raises."""
-        episode = LiveEpisode(await in_thread(lambda: world(**arguments), seconds=SETUP_SECONDS))
+        episode = None
         try:
+            episode = LiveEpisode(await in_thread(lambda: world(**arguments), seconds=SETUP_SECONDS))
             await episode.begin()
-        except BaseException:
-            await episode.close()
+        except BaseException as error:
+            SHORTAGE.behind(error)
+            if episode is not None:
+                await episode.close()
             raise
         self._by_token[episode.token] = episode
         if self._sweeper is None or self._sweeper.done():

@@ -30,9 +30,11 @@ def main() -> None:
     # Only now, for the same 3 s.
     from hud.environment import server
 
+    from turngrad.envkit import resources
     from turngrad.envkit.quiet import drop_stream_noise
 
     drop_stream_noise()
+    resources.SHORTAGE.report = lambda what: print(resources.ANNOUNCEMENT + what, flush=True)
     while os.read(0, 1):
         pass
     if os.getppid() != int(parent):
