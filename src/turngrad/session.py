@@ -83,7 +83,7 @@ async def open_session(
     from turngrad.faults import LearnerError
 
     async with AsyncExitStack() as stack:
-        provider_opening = asyncio.create_task(_enter_runtime(taskset))
+        provider_opening = asyncio.create_task(_enter_runtime(taskset, config.max_concurrent or 1))
         try:
             endpoint = await stack.enter_async_context(open_backend(config, state_dir))
             say(f"weights at {endpoint.base_url}")
@@ -170,11 +170,11 @@ def _load_family(config: TrainConfig, endpoint: Endpoint) -> ModelFamily:
     )
 
 
-async def _enter_runtime(taskset: Taskset):
+async def _enter_runtime(taskset: Taskset, concurrent: int):
     """Enter the runtime in a task of its own, and return what closes it."""
     from turngrad.rollout import hud_task
 
-    context = open_runtime(taskset.placement, first=hud_task(taskset.train[0]))
+    context = open_runtime(taskset.placement, first=hud_task(taskset.train[0]), concurrent=concurrent)
     provider = await context.__aenter__()
 
     async def close() -> None:
