@@ -1,0 +1,206 @@
+"""Whatever the policy writes, no rollout fails for it: tokens are exact, nothing runs that was not offered, time is linear.
+
+Fuzzed completions go through the whole path, for every family: parsing, the turn loop, an MCP endpoint of the kit behind genuine
+hud rollouts, the bridge to the next prompt, the record, and the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hud.environment.server import _shutdown, bind
+from hud.eval.runtime import Runtime
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.drill.babble import Babble
+from tests.families import FAMILIES, family
+from turngrad.advantages import group_advantages
+from turngrad.agent import LoopSettings
+from turngrad.batch import build_batch
+from turngrad.conversation import ModelFamily
+from turngrad.envkit import Call, Grade, Tool, World, environment
+from turngrad.episodes import Episode, StopReason
+from turngrad.policy import Sample
+from turngrad.rollout import Rollouts, RolloutSettings
+from turngrad.tasksets import TaskRow
+
+TURNS = 8
+"""Completions of one episode."""
+TOOLS = (
+    Tool(
+        "echo",
+        "Say it again.",
+        {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "count": {"type": "integer"}},
+            "required": ["text"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool("store", "Keep anything.", {"type": "object", "properties": {"value": {}}, "required": ["value"]}),
+)
+SPECS = [
+    {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}}
+    for tool in TOOLS
+]
+ROW = TaskRow("task", "fuzz", "notebook", {}, "task", "?")
+SETTINGS = LoopSettings(max_tokens=1000, max_seq_len=1 << 20, max_turns=TURNS, max_bad_calls=10**6, max_tool_tokens=64)
+called: list[tuple[str, Any]] = []
+
+
+class Notebook(World):
+    """Two tools that write down what reached them; a user who goes on and on."""
+
+    def tools(self) -> Any:
+        return TOOLS
+
+    def turns(self) -> Iterator[str]:
+        while True:
+            yield "Go on."
+
+    async def call(self, call: Call) -> Any:
+        called.append((call.name, call.arguments))
+        return str(call.arguments.get("text", "kept"))
+
+    def grade(self, answer: str) -> Grade:
+        return Grade(float(len(called) % 2))
+
+
+@dataclass
+class Told:
+    """A policy that returns the completions it was given, with a logprob of its own for every token."""
+
+    completions: list[list[int]]
+    snapshot: str = "told"
+    prompts: list[list[int]] = field(default_factory=list)
+
+    async def sample(self, prompt_ids: list[int], max_tokens: int, *, cache_key: str, seed: int | None = None) -> Sample:
+        ids = self.completions[len(self.prompts)]
+        self.prompts.append(list(prompt_ids))
+        return Sample(list(ids), self.logprobs(len(self.prompts) - 1), "stop", 0, 0.0)
+
+    def logprobs(self, turn: int) -> list[float]:
+        return [-(turn + 1) - place / 1024 for place in range(len(self.completions[turn]))]
+
+
+class Arena:
+    """One served environment and the event loop that everything runs on."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.environment = environment("fuzz", notebook=Notebook)
+        self.loop.run_until_complete(self._open())
+
+    async def _open(self) -> None:
+        await self.environment.start()
+        self._server = await bind(self.environment)
+        self._runtime = Runtime(f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}")
+
+    def play(self, model: ModelFamily, policy: Told) -> Episode:
+        return self.loop.run_until_complete(self._play(model, policy))
+
+    async def _play(self, model: ModelFamily, policy: Told) -> Episode:
+        rollouts = Rollouts(model, self._runtime, SETTINGS, RolloutSettings(1, retries=0))
+        [group] = [group async for group in rollouts.groups([ROW], 1, policy, seed="0")]  # type: ignore[arg-type]
+        return group.episodes[0]
+
+    def close(self) -> None:
+        self.loop.run_until_complete(_shutdown(self._server))
+        self.loop.run_until_complete(self.environment.stop())
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def arena() -> Iterator[Arena]:
+    made = Arena()
+    yield made
+    made.close()
+
+
+def check(episode: Episode, policy: Told) -> None:
+    """C1 to C5 of one episode and its batch, and C9: what ran is what was offered, with arguments that fit."""
+    assert episode.excluded is None, episode.error
+    assert episode.stop_reason in (StopReason.MAX_TURNS, StopReason.MAX_TOOL_CALLS)
+    assert len(episode.turns) == len(policy.prompts) >= 1
+    so_far: list[int] = []
+    for turn, sent, told in zip(episode.turns, policy.prompts, policy.completions, strict=False):
+        assert list(turn.output_ids) == told
+        assert (turn.segment_break is None) == (sent[: len(so_far)] == so_far)
+        so_far = list(turn.context_ids) if turn.segment_break else so_far + list(turn.context_ids)
+        assert so_far == sent
+        so_far += told
+    assert Episode.from_json(episode.to_json()) == episode
+
+    ran = [(call.name, call.arguments) for call in episode.tool_calls if call.bad is None]
+    assert ran == called
+    for name, arguments in called:
+        assert name in ("echo", "store")
+        assert isinstance(arguments, dict)
+        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+        assert isinstance(arguments["text"], str) if name == "echo" else "value" in arguments
+
+    batch = build_batch([([episode, episode], _two())], normalize="token")
+    segments = [segment for segment in batch.segments if segment.episode == 0]
+    trained = [
+        (int(i), float(p))
+        for s in segments
+        for i, p in zip(s.ids[1:][s.target_mask], s.target_logprobs[s.target_mask], strict=True)
+    ]
+    expected = [
+        (token_id, float(np.float32(logprob)))
+        for turn in range(len(episode.turns))
+        for token_id, logprob in zip(policy.completions[turn], policy.logprobs(turn), strict=True)
+    ]
+    assert trained == expected
+    for segment in segments:
+        assert len(segment.target_mask) == len(segment.target_logprobs) == len(segment.target_advantages) == len(segment.ids) - 1
+        assert not segment.target_logprobs[~segment.target_mask].any()
+        assert not segment.target_advantages[~segment.target_mask].any()
+
+
+def _two() -> Any:
+    """Advantages of two attempts of which one was better."""
+    base: dict[str, Any] = {"task_id": "t", "group_id": "g", "turns": (), "stop_reason": StopReason.DONE}
+    return group_advantages([Episode(attempt=i, reward=float(i), **base) for i in range(2)], "group-mean")
+
+
+def fuzz(arena: Arena, name: str, episodes: int, canary: Path) -> None:
+    model = family(name)
+    completions = Babble(model, SPECS).completions(str(canary))
+
+    @settings(
+        max_examples=episodes,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(st.lists(completions, min_size=TURNS, max_size=TURNS))
+    def play(drawn: list[list[int]]) -> None:
+        called.clear()
+        policy = Told(drawn)
+        check(arena.play(model, policy), policy)
+
+    play()
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_200_fuzzed_completions(arena: Arena, name: str, tmp_path: Path) -> None:
+    fuzz(arena, name, 200 // TURNS, tmp_path / "canary")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", FAMILIES)
+def test_10000_fuzzed_completions_over_all_families(arena: Arena, name: str, tmp_path: Path) -> None:
+    fuzz(arena, name, math.ceil(10_000 / len(FAMILIES) / TURNS), tmp_path / "canary")
