@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.docs.commands import PAGES, ROOT, blocks, shown
+from tests.own import call, play, resolved
 from tests.report.runs import step_groups, write_run
 from turngrad.advantages import group_advantages
 from turngrad.batch import build_batch
@@ -20,13 +22,6 @@ from turngrad.episodes import BadCall, Break, Failure, StopReason
 from turngrad.flags import flag_page
 from turngrad.metrics import evaluation_metrics, rollout_metrics
 from turngrad.report.folder import read_run
-
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def explained(page: str) -> set[str]:
@@ -48,11 +43,37 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     capsys.readouterr()
 
 
+async def test_the_grader_and_the_task_of_the_page_on_mcp_servers_grade_as_it_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "mcp-servers.md"
+    (task,) = blocks(page, "json")
+    (grader,) = blocks(page, "python")
+    (tmp_path / "grading.py").write_text(grader)
+    asked = json.loads(task)
+    graders = {"call": asked["grader"], "python": {"type": "python", "function": "grading:score"}}
+    rows = [{**asked, "id": name, "prompt": f"{asked['prompt']} ({name})", "grader": each} for name, each in graders.items()]
+    rows += [{"prompt": f"filler {n}", "grader": {"type": "exact", "value": "x"}} for n in range(3)]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = ("--mcp", f"python {ROOT}/envs/notes/server.py", "--tasks-file", str(tmp_path / "tasks.jsonl"))
+    config = resolved(*files, "--tasks-per-step", "2", "--eval-tasks", "1")
+    found = await play(config, [call("append_note", title="Ana", text="soap"), "Done.", "Done."], tasks=list(graders))
+    assert {name: episode.reward for name, (episode,) in found.items()} == {"call": 1.0, "python": 0.8}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_of_a_page_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not target.startswith("http"):
-            assert (page.parent / target.split("#")[0]).exists(), target
+            path, _, heading = target.partition("#")
+            linked = page.parent / path if path else page
+            assert linked.exists(), target
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE) if heading else []
+            assert not heading or heading in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, target
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text()))
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert "(docs/README.md)" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -62,13 +83,10 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Every `uv run scripts/...` of the pages, as script and arguments."""
-    found = []
-    for page in PAGES:
-        lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
-        lines += re.findall(r"`(uv run scripts/[^`]+)`", page.read_text())
-        found += [line.split("uv run ", 1)[1] for line in lines if "uv run scripts/" in line]
-    return sorted({(words[0], tuple(words[1:])) for words in map(shlex.split, found)})  # type: ignore[return-value]
+    """Every script that the pages run, with its arguments."""
+    words = [command.words for command in shown()]
+    starts = [next((place for place, word in enumerate(each) if word.startswith("scripts/")), None) for each in words]
+    return [(each[start], each[start + 1 :]) for each, start in zip(words, starts, strict=True) if start is not None]
 
 
 @pytest.mark.parametrize("script", sorted({script for script, _ in commands()}))
@@ -120,6 +138,11 @@ def test_the_page_of_flags_is_the_help() -> None:
     for name in TrainConfig.model_fields:
         assert f"`--{name.replace('_', '-')}`" in flag_page()
         assert name.replace("_", "-") in shown
+
+
+def test_every_benchmark_is_explained() -> None:
+    names = {path.stem for path in (ROOT / "scripts" / "benchmarks").glob("*.py") if not path.stem.endswith("_peer")}
+    assert names <= explained("benchmarks.md")
 
 
 def test_every_class_of_failure_is_explained() -> None:
