@@ -1,13 +1,17 @@
 """The warm start: loss on sampled tokens alone, rates that rise and fall, and a model that learns what it is shown."""
 
+import importlib
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from turngrad.local.models import resolve_model
 from turngrad.local.starter import warmstart
-from turngrad.local.starter.warmstart import Schedule, Shape, batch_loss, new_model, train
+from turngrad.local.starter.plan import Schedule, Shape, Stage
+from turngrad.local.starter.warmstart import batch_loss, new_model, train
 
 SMALL = Shape(layers=1, width=64, heads=1, kv_heads=1, feed_forward=64)
 EPISODE = ([5, 6, 7, 8, 9, 2], [False, False, True, True, False, True])
@@ -89,3 +93,16 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     first, second, other = model(1), model(1), model(2)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_the_script_that_makes_the_starter_learns_from_whole_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are loaded late, so that --help needs no torch: this loads them, and takes from its stream what a stage would."""
+    monkeypatch.syspath_prepend("scripts")
+    making = importlib.import_module("starter.making")
+    folder = resolve_model("bfcl-starter")
+    renderer = making.CompactRenderer(making.PreTrainedTokenizerFast.from_pretrained(folder))
+    stage = Stage(Schedule(tokens=1), generated=0.5, substituted=0.25)
+    stream = making._examples(making.training_entries()[:5], renderer, stage, iter(range(10)), Random(0))
+    for ids, sampled in (next(stream) for _ in range(8)):
+        assert len(ids) == len(sampled)
+        assert 0 < sum(sampled) < len(ids) / 2

@@ -9,43 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from turngrad.local.starter.plan import Schedule, Shape
+
 Example = tuple[list[int], list[bool]]
 """Token ids of an episode, and for each whether the policy samples it."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The size of the model. Heads have size 64."""
-
-    layers: int = 4
-    width: int = 256
-    heads: int = 4
-    kv_heads: int = 2
-    feed_forward: int = 640
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how fast one stage learns. Tokens count all tokens of an episode, sampled or not.
-
-    A stage ends after `tokens`, or after `minutes` where that comes first; the rates fall to zero towards either end.
-    `batch_tokens` is one step's, over all workers.
-    """
-
-    tokens: int
-    minutes: float | None = None
-    batch_tokens: int = 4_096
-    muon_rate: float = 0.02
-    adam_rate: float = 3e-3
-    warm_share: float = 0.02
-    cool_share: float = 0.5
 
 
 def new_model(shape: Shape, vocab_size: int, *, eos: int, pad: int, seed: int) -> Qwen3ForCausalLM:
