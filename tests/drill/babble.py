@@ -6,6 +6,7 @@ renderer, so that breaking them here and there tries every parser at its own sea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -42,6 +43,11 @@ PIECES = (
     "{{7*7}}", "%s%s%n", "${HOME}", "$(id)", "`id`", "; import os", "<!-- -->", "<![CDATA[", "&lt;", "<a b='c'/>", "\r\n", "\t",
     " ", "é", "\u0301", "한", "😀", "👩\u200d👩\u200d👧", "a" * 300, "\n" * 50,
 )  # fmt: skip
+CHOKING = (
+    "9" * 5000, "[" * 1100 + "]" * 1100, '{"name": ["echo"], "arguments": {}}', '{"name": {"a": 1}, "arguments": []}',
+    '{"name": 7, "arguments": {}}', '{"name": "echo", "arguments": {"text": "\\ud800"}}', "\\ud800", "1e999",
+)  # fmt: skip
+"""What Python's json refuses by something other than a syntax error, or takes and cannot write."""
 NAMES = (
     "echo",
     "store",
@@ -79,6 +85,7 @@ class Babble:
         self._prompt = self._render(self._question, prompt=True)
         whole = self._text(self._call("echo", {"text": "MARK"}))
         holes = ("MARK", '"MARK"', '{"text": "MARK"}', "echo")
+        self.call = whole
         self._frames = [whole.split(hole, 1) for hole in holes if hole in whole]
         """A whole call, each with another part missing: the value, the arguments, the name."""
         self._preamble = self._ids("</think>\n\n") if "<think>" in self._text(self._prompt[-4:]) else []
@@ -102,6 +109,16 @@ class Babble:
         starts = st.sampled_from([self._preamble, []])
         whole = st.tuples(starts, st.lists(pieces, min_size=1, max_size=4), changes, ends).map(lambda drawn: _assembled(*drawn))
         return st.one_of(whole, whole, whole, whole, whole, whole, ends)
+
+    def broken_calls(self, pieces: Sequence[str]) -> list[list[int]]:
+        """Each of `pieces` in each hole of a call, as an answer that ends."""
+        end = self._family.stop_ids[:1]
+        return [[*self._preamble, *self._ids(piece.join(frame)), *end] for frame in self._frames for piece in pieces]
+
+    def tiled(self, text: str, tokens: int) -> list[int]:
+        """An answer of about `tokens` tokens made of `text` over and over."""
+        ids = self._ids(text)
+        return [*self._preamble, *(ids * (tokens // len(ids) + 1))[:tokens], *self._family.stop_ids[:1]]
 
     def _ids(self, text: str) -> list[int]:
         return self._family.tokenizer.encode(text, add_special_tokens=False)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,12 @@ from hud.eval.runtime import Runtime
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.drill.babble import Babble
+from tests.drill.babble import CHOKING, PIECES, TAGS, Babble
 from tests.families import FAMILIES, family
 from turngrad.advantages import group_advantages
 from turngrad.agent import LoopSettings
 from turngrad.batch import build_batch
-from turngrad.conversation import ModelFamily
+from turngrad.conversation import Conversation, ModelFamily
 from turngrad.envkit import Call, Grade, Tool, World, environment
 from turngrad.episodes import Episode, StopReason
 from turngrad.policy import Sample
@@ -173,6 +174,14 @@ def _two() -> Any:
     return group_advantages([Episode(attempt=i, reward=float(i), **base) for i in range(2)], "group-mean")
 
 
+def play_and_check(arena: Arena, model: ModelFamily, completions: list[list[int]]) -> Episode:
+    called.clear()
+    policy = Told(completions)
+    episode = arena.play(model, policy)
+    check(episode, policy)
+    return episode
+
+
 def fuzz(arena: Arena, name: str, episodes: int, canary: Path) -> None:
     model = family(name)
     completions = Babble(model, SPECS).completions(str(canary))
@@ -187,9 +196,7 @@ def fuzz(arena: Arena, name: str, episodes: int, canary: Path) -> None:
     )
     @given(st.lists(completions, min_size=TURNS, max_size=TURNS))
     def play(drawn: list[list[int]]) -> None:
-        called.clear()
-        policy = Told(drawn)
-        check(arena.play(model, policy), policy)
+        play_and_check(arena, model, drawn)
 
     play()
     assert not canary.exists()
@@ -204,3 +211,71 @@ def test_200_fuzzed_completions(arena: Arena, name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", FAMILIES)
 def test_10000_fuzzed_completions_over_all_families(arena: Arena, name: str, tmp_path: Path) -> None:
     fuzz(arena, name, math.ceil(10_000 / len(FAMILIES) / TURNS), tmp_path / "canary")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_that_is_well_formed_runs_as_it_was_written(arena: Arena, name: str) -> None:
+    """Without this, the tests here could pass by running nothing."""
+    made = Babble(family(name), SPECS)
+    [call] = made.broken_calls(["MARK"])[:1]
+    play_and_check(arena, family(name), [call] * TURNS)
+    assert called == [("echo", {"text": "MARK"})] * TURNS
+
+
+def _break_every_hole(arena: Arena, name: str, pieces: Sequence[str]) -> None:
+    completions = Babble(family(name), SPECS).broken_calls(pieces)
+    for start in range(0, len(completions), TURNS):
+        play_and_check(arena, family(name), (completions[start:] + completions)[start : start + TURNS])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_chokes_json_is_the_policys_bad_call(arena: Arena, name: str) -> None:
+    """Deeper than Python recurses, an integer longer than it reads, a name that is no text: json and its readers raise."""
+    _break_every_hole(arena, name, CHOKING)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_piece_in_every_part_of_a_call(arena: Arena, name: str) -> None:
+    _break_every_hole(arena, name, (*PIECES, *TAGS))
+
+
+# -- time ----------------------------------------------------------------------------------------------------------------
+
+
+def seconds(model: ModelFamily, ids: list[int]) -> float:
+    """Processor time of taking `ids` as an answer and making the next prompt, the best of two."""
+
+    async def take() -> float:
+        conversation = Conversation(model, [{"role": "user", "content": "?"}], SPECS)
+        await conversation.open()
+        started = time.process_time()
+        await conversation.answer(ids)
+        await conversation.extend([{"role": "user", "content": "Go on."}])
+        return time.process_time() - started
+
+    return min(asyncio.run(take()) for _ in range(2))
+
+
+def _times(name: str, texts: Sequence[str], tokens: int) -> None:
+    made = Babble(family(name), SPECS)
+    for text in texts:
+        short, long = (seconds(family(name), made.tiled(text, count)) for count in (tokens, 4 * tokens))
+        # Four times the tokens: 4 if linear, 16 if quadratic.
+        assert long < 9 * short + 0.1, f"{text[:40]!r}: {short:.3f} s for {tokens} tokens, {long:.3f} s for {4 * tokens}"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "glm-4.5", "kimi-k2"])
+def test_reading_an_answer_made_of_one_text_over_and_over_takes_linear_time(name: str) -> None:
+    _times(name, ("<tool_call></tool_call>", "{"), 4_000)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_text_over_and_over_takes_more_than_linear_time(name: str) -> None:
+    made = Babble(family(name), SPECS)
+    _times(
+        name,
+        (*TAGS, "<tool_call></tool_call>", "<think></think>", *'{}[\\<" \n0', '{"a":', made.call, made.call[:-9], made.call[9:]),
+        16_000,
+    )
