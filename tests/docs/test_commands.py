@@ -95,6 +95,7 @@ class Workspace:
         if arguments[0] == "uv":
             # The environment of the tests is what `uv run` would have made.
             del arguments[: arguments.index("run") + (3 if "--no-group" in arguments else 1)]
+        python = self.venv() if "pip" in arguments else sys.executable
         if arguments[0] in ("python", "python3"):
             del arguments[0]
         elif arguments[0] in ("pytest", "pip"):
@@ -103,7 +104,15 @@ class Workspace:
         if rule.service:
             replaced += ["--base-url", self.service(), "--base-model", "bfcl-starter"]
             replaced += ["--tokenizer-model", str(BFCL_STARTER_FOLDER), "--max-seq-len", "2048", "--max-tokens", "96"]
-        return [sys.executable, *(self._named(argument) for argument in replaced)]
+        return [python, *(self._named(argument) for argument in replaced)]
+
+    def venv(self) -> str:
+        """A fresh virtual environment's Python, which has pip where that of the tests may have none."""
+        python = self.folder / "venv" / "bin" / "python"
+        if not python.exists():
+            base = Path(sys.base_prefix) / "bin" / "python3"
+            subprocess.run([base, "-m", "venv", self.folder / "venv"], check=True, timeout=300)
+        return str(python)
 
     def _named(self, argument: str) -> str:
         """Placeholders of a run as what the headline's run left."""
