@@ -41,7 +41,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "eval_tasks": 16,
         "eval_samples": 4,
         "max_tokens": 40,
-        "max_seq_len": 256,
+        "max_seq_len": 1024,
         "max_tool_tokens": 128,
         "max_concurrent": 64,
         "learning_rate": 5e-4,
