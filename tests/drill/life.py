@@ -39,10 +39,9 @@ ENDPOINTS = (
     "save_weights",
     "weights_info",
     "load_weights",
-    "session_heartbeat",
     "unload_model",
 )
-"""All that a life asks for, by the end of the path."""
+"""All that a life asks for, by the end of the path; heartbeats come every 10 s, to a longer one."""
 
 
 @dataclass

@@ -13,6 +13,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -180,6 +182,7 @@ async def test_a_poisoned_client_costs_one_step_and_one_sentence(engine: Process
     assert outcome.broken.count("load_weights") == 1
 
 
+@pytest.mark.drill
 async def test_without_a_saved_state_a_lost_learner_begins_anew_with_the_same_tasks(
     engine: Process, unbroken: Outcome, tmp_path: Path
 ) -> None:
@@ -210,6 +213,7 @@ async def test_an_expired_session_costs_no_more_than_the_steps_since_the_last_st
     assert line.endswith("going on after step 0 with a new session")
 
 
+@pytest.mark.drill
 async def test_a_fault_that_stays_ends_the_run_with_its_state_saved_and_one_sentence(engine: Process, tmp_path: Path) -> None:
     outcome = await train(engine, tmp_path / "run", Fault("optim_step", "garbage", skip=1, times=99))
     assert isinstance(outcome.error, RunError)
@@ -219,7 +223,9 @@ async def test_a_fault_that_stays_ends_the_run_with_its_state_saved_and_one_sent
     assert outcome.lines[-1] == f"saved after step 1; go on with --resume-from {tmp_path / 'run'}"
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "check FIREWORKS_API_KEY"), (402, "no credit left")])
+@pytest.mark.parametrize(
+    ("status", "says"), [pytest.param(401, "check FIREWORKS_API_KEY", marks=pytest.mark.drill), (402, "no credit left")]
+)
 async def test_an_account_that_may_not_sample_any_more_ends_the_run_with_its_state_saved(
     engine: Process, tmp_path: Path, status: int, says: str
 ) -> None:
@@ -265,6 +271,7 @@ async def test_a_rollout_that_the_sampler_fails_is_left_out_and_counted(
     assert (retried.steps[0]["valid_rollouts"], retried.steps[0]["rollouts_started"]) == (8, 11)
 
 
+@pytest.mark.drill
 async def test_a_slow_snapshot_and_a_frozen_engine_lose_nothing(engine: Process, unbroken: Outcome, tmp_path: Path) -> None:
     await _frozen(engine, unbroken, tmp_path / "run", 2.0)
 
@@ -312,3 +319,29 @@ async def test_whatever_poisons_a_run_at_whatever_step_costs_one_step(
     outcome = await train(engine, tmp_path / "run", Fault(path, "status", status=425, skip=skip))
     check(engine, outcome, unbroken)
     assert len(recovery_lines(outcome)) <= 1
+
+
+@pytest.mark.drill
+def test_a_refusal_in_mid_run_is_one_sentence_and_status_1_and_leaves_no_process(engine: Process, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    flags = f"--base-model {model_of(engine)} --tokenizer-model {STARTER} --tasks-file {ENVIRONMENT} --env-path {ENVIRONMENT}"
+    sizes = "--steps 3 --tasks-per-step 2 --group-size 4 --eval-tasks 0 --max-tokens 12 --max-seq-len 256"
+    with proxy(engine.url, Fault("completions", "status", status=402, skip=12, times=999)) as broken:
+        command = [sys.executable, "scripts/train.py", *flags.split(), *sizes.split(), "--base-url", broken.url]
+        process = subprocess.Popen(
+            [*command, "--output-dir", str(folder)],
+            env={**os.environ, "TINKER_TELEMETRY": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        output, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert [line.partition(";")[0] for line in errors.splitlines()] == [
+        "error: the service asks for payment (HTTP 402 on sampling)"
+    ]
+    assert "Traceback" not in output
+    assert f"saved after step 1; go on with --resume-from {folder}" in output
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
