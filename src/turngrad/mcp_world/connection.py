@@ -25,6 +25,7 @@ from turngrad.mcp_world.server import McpServer
 from turngrad.mcp_world.stdio import Process, stdio
 
 START_SECONDS = 100.0
+PING_SECONDS = 5.0
 _LOST = (mcp_types.CONNECTION_CLOSED, BROKEN)
 _STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
 """Interpreters that start all at once take as long as one after the other, and then the first takes as long as the last."""
@@ -91,6 +92,17 @@ class Connection:
             await self._list()
         answer = result.model_dump(by_alias=True, exclude_none=True, mode="json")
         return RawResult(answer["content"], answer.get("structuredContent"), bool(result.isError))
+
+    async def answers(self) -> bool:
+        """Whether the server answers a ping, in less time than a call may take."""
+        if self._session is None or self.lost:
+            return False
+        try:
+            async with asyncio.timeout(min(PING_SECONDS, self.server.call_timeout / 2)):
+                await self._session.send_ping()
+        except (TimeoutError, McpError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            return False
+        return True
 
     async def close(self) -> None:
         """End the session, its process and all that process started."""

@@ -6,6 +6,7 @@ belongs to the episode and ends with it; a task's text reaches the server as arg
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ class McpWorld(World):
         self.task = self.by_id[task]
         self.transcript: list[dict[str, Any]] = []
         self._connection: Connection | None = None
+        self._unanswered = False
 
     def tools(self) -> list[Tool]:
         return self._connection.tools if self._connection is not None else []
@@ -52,7 +54,15 @@ class McpWorld(World):
         entry: dict[str, Any] = {"tool": call.name, "arguments": call.arguments}
         self.transcript.append(entry)
         assert self._connection is not None
-        result = await self._connection.call(call.name, call.arguments)
+        if self._unanswered and not await self._connection.answers():
+            # A tool may hang on some arguments; a server that does not even answer a ping is no doing of the policy's.
+            raise WorldLost(f"the MCP server {self.server.name} answers neither calls nor pings")
+        try:
+            result = await self._connection.call(call.name, call.arguments)
+        except asyncio.CancelledError:
+            self._unanswered = True
+            raise
+        self._unanswered = False
         entry |= {"content": result.content, "structured": result.structured, "is_error": result.is_error}
         return result
 
