@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 from tests.docs.commands import PAGES, ROOT, blocks, shown
+from tests.families import FAMILIES, QWEN_FAMILIES
 from tests.own import call, play, resolved
 from tests.report.runs import step_groups, write_run
 from turngrad.advantages import group_advantages
 from turngrad.batch import build_batch
-from turngrad.config import TrainConfig
+from turngrad.config import BUILT_IN_TASKSETS, TrainConfig
 from turngrad.diagnostics import batch_metrics, comparison_metrics
 from turngrad.episodes import BadCall, Break, Failure, StopReason
 from turngrad.flags import flag_page
+from turngrad.local.losses import LOSSES
 from turngrad.metrics import evaluation_metrics, rollout_metrics
 from turngrad.report.folder import read_run
 
@@ -138,6 +140,23 @@ def test_the_page_of_flags_is_the_help() -> None:
     for name in TrainConfig.model_fields:
         assert f"`--{name.replace('_', '-')}`" in flag_page()
         assert name.replace("_", "-") in shown
+
+
+def test_the_table_of_families_is_what_the_tests_of_conversations_play() -> None:
+    rows = re.findall(r"^\| `([\w.-]+)` \| (.*) \|$", (ROOT / "docs" / "families.md").read_text(), re.MULTILINE)
+    verified = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+    assert set(verified) == set(FAMILIES)
+    assert all(cells[2] == "yes" for cells in verified.values())
+    assert {name for name, cells in verified.items() if cells[3] == "yes"} == set(QWEN_FAMILIES)
+
+
+def test_every_taskset_and_every_loss_is_on_its_page() -> None:
+    bfcl = {name for name in BUILT_IN_TASKSETS if name.startswith("bfcl")}
+    assert bfcl <= explained("bfcl.md")
+    (losses,) = re.findall(
+        r"^\| losses \|.*\| (.*), by the same formulas", (ROOT / "docs" / "engine.md").read_text(), re.MULTILINE
+    )
+    assert set(re.findall(r"`(\w+)`", losses)) == set(LOSSES)
 
 
 def test_every_benchmark_is_explained() -> None:
