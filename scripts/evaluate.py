@@ -84,7 +84,8 @@ async def _evaluate(config: EvaluateConfig, display: Display) -> None:
         # The run's own files would win over a named taskset.
         saved = {key: value for key, value in saved.items() if key not in ENVIRONMENT_SETTINGS}
     train = config_from({**saved, **changes, "temperature": config.temperature or 1.0, "max_concurrent": config.max_concurrent})
-    train = train.model_copy(update={"train_tasks": None}).resolve()
+    # The whole training split, whatever part of it a run trains on.
+    train = train.resolve().model_copy(update={"train_tasks": None, "train_ids": None})
     taskset = load_taskset(train)
     rows = {"held_out": taskset.held_out, "train": taskset.train, "all": (*taskset.train, *taskset.held_out)}[config.split]
     rows = rows[: config.tasks]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from turngrad.config import TrainConfig
 from turngrad.errors import UserError
+from turngrad.presets import STARTER_POOL
 from turngrad.runtimes import Placement
 from turngrad.tasksets import TaskRow, Taskset, check_disjoint, load_taskset
 
@@ -88,3 +89,45 @@ def test_a_pool_of_generated_tasks_is_drawn_from_again() -> None:
     drawn = {row.id for step in range(1, 9) for row in taskset.rows_for_step(step, 2, seed=0)}
     assert drawn <= {row.id for row in taskset.train}
     assert len(drawn) == len(taskset.train)
+
+
+def test_train_ids_name_the_tasks_to_train_on(tmp_path: Path) -> None:
+    named = tmp_path / "learnable.txt"
+    named.write_text("multi_turn_base_13\nmulti_turn_base_26\nmulti_turn_base_29\n")
+    config = TrainConfig(taskset="bfcl-multi-turn", backend="local", train_ids=named, tasks_per_step=2, train_tasks=2).resolve()
+    taskset = load_taskset(config)
+    assert len(taskset.train) == 2
+    assert {row.id for row in taskset.train} < {"multi_turn_base_13", "multi_turn_base_26", "multi_turn_base_29"}
+    assert len(taskset.held_out) == 50
+
+
+@pytest.mark.parametrize(("text", "said"), [("multi_turn_base_999", "'multi_turn_base_999', which is no task"), ("", "no id")])
+def test_train_ids_that_name_no_training_task_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    named = tmp_path / "ids.txt"
+    named.write_text(text)
+    config = TrainConfig(taskset="bfcl-multi-turn", backend="local", train_ids=named).resolve()
+    with pytest.raises(UserError, match=said):
+        load_taskset(config)
+
+
+def test_the_starter_trains_on_the_tasks_it_has_most_to_gain_from_unless_told_otherwise() -> None:
+    config = TrainConfig(taskset="bfcl-multi-turn", backend="local").resolve()
+    wanted = set(STARTER_POOL.read_text().split())
+    assert {row.id for row in load_taskset(config).train} == wanted
+    assert len(wanted) == 24
+    assert TrainConfig(taskset="bfcl-multi-turn", backend="local", train_tasks=8).resolve().train_ids is None
+    assert TrainConfig(taskset="bfcl-multi-turn", backend="local", base_model="smollm2-135m").resolve().train_ids is None
+
+
+def test_generated_tasks_are_as_long_as_asked_for() -> None:
+    config = TrainConfig(
+        taskset="bfcl-synthetic", backend="local", eval_tasks=8, tasks_per_step=2, synthetic_turns=2, synthetic_calls=1
+    ).resolve()
+    taskset = load_taskset(config)
+    from bfcl_data import load_entry
+
+    for row in (*taskset.held_out, *taskset.rows_for_step(1, 2, 0)):
+        entry = load_entry(row.args["entry"])
+        assert entry.id == row.id
+        assert row.id.startswith("synthetic_2x1_")
+        assert [len(calls) for calls in entry.ground_truth] == [1, 1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from synthetic import generate
+from synthetic import Difficulty, generate
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 REVEAL_MESSAGE = "I have updated some more functions you can choose from. What about now?"
@@ -36,6 +37,7 @@ DOCUMENTS = {
 JSON_SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """The documents' own type names that are not JSON Schema's (official `GORILLA_TO_OPENAPI`)."""
 
+_GENERATED = re.compile(r"synthetic_(?:(\d?)x(\d*)_)?(\d+)")
 
 _LOADING = threading.Lock()
 _PARSING = threading.Lock()
@@ -134,11 +136,13 @@ def _load_category(category: str) -> tuple[Entry, ...]:
 def load_entry(entry_id: str) -> Entry:
     """The entry of that id: `multi_turn_base_12`, or `synthetic_7` for the generated one of seed 7.
 
-    Raises ValueError when there is none.
+    `synthetic_2x3_7` has two user turns with at most three calls each; either number may be left out. Raises ValueError when
+    there is no such entry.
     """
-    kind, _, seed = entry_id.rpartition("_")
-    if kind == "synthetic" and seed.isdecimal():
-        return _generated(int(seed))
+    if generated := _GENERATED.fullmatch(entry_id):
+        turns, calls, seed = generated.groups()
+        difficulty = Difficulty(int(turns) if turns else None, int(calls) if calls else Difficulty.calls)
+        return _generated(entry_id, int(seed), difficulty)
     category, _, scenario = entry_id.removeprefix("multi_turn_").rpartition("_")
     entries = load_category(category) if category in CATEGORIES else ()
     if not scenario.isdecimal() or int(scenario) >= len(entries):
@@ -147,8 +151,8 @@ def load_entry(entry_id: str) -> Entry:
 
 
 @lru_cache(maxsize=1024)
-def _generated(seed: int) -> Entry:
-    row = generate(seed)
+def _generated(entry_id: str, seed: int, difficulty: Difficulty) -> Entry:
+    row = generate(seed, difficulty) | {"id": entry_id}
     return Entry.from_row(row, row["ground_truth"])
 
 

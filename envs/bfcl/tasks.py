@@ -66,9 +66,13 @@ def load_tasks(
     ]
 
 
-def synthetic_task(seed: int, **options: Any) -> TaskRow:
-    """The generated task of a seed; `options` as for `load_tasks`. Its scenario is the seed."""
-    entry = load_entry(f"synthetic_{seed}")
+def synthetic_task(seed: int, turns: int | None = None, calls: int | None = None, **options: Any) -> TaskRow:
+    """The generated task of a seed, of so many user turns with at most so many calls; `options` as for `load_tasks`.
+
+    Its scenario is the seed.
+    """
+    difficulty = f"{turns or ''}x{calls or ''}_" if turns or calls else ""
+    entry = load_entry(f"synthetic_{difficulty}{seed}")
     prompt = "\n".join(message["content"] for message in entry.turns[0])
     return TaskRow(id=entry.id, scenario=seed, args={"entry": entry.id, **options}, prompt=prompt)
 

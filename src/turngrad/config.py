@@ -140,6 +140,11 @@ class TrainConfig(BaseModel):
         description="0: strictly on-policy. 1: roll out the next step while this one's update runs, under weights one step old.",
     )
     train_tasks: Positive | None = Field(default=None, description="Train on this many tasks of the training split only.")
+    train_ids: Path | None = Field(
+        default=None,
+        description="Train on those tasks of the training split only that this file names, one id a line, such as the learnable.txt "
+        "of a calibration.",
+    )
     eval_tasks: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Tasks of each evaluation, of the held-out split and of the training pool each; 0 turns it off."
     )
@@ -221,6 +226,12 @@ class TrainConfig(BaseModel):
     max_a: int | None = Field(default=None, description="Arithmetic: largest first factor.")
     min_b: int | None = Field(default=None, description="Arithmetic: smallest second factor.")
     max_b: int | None = Field(default=None, description="Arithmetic: largest second factor.")
+    synthetic_turns: Annotated[int, Field(ge=1, le=8)] | None = Field(
+        default=None, description="bfcl-synthetic: user turns of a generated task; None: as many as BFCL's have."
+    )
+    synthetic_calls: Positive | None = Field(
+        default=None, description="bfcl-synthetic: most calls that one user turn of a generated task needs."
+    )
     prompt: Literal["work", "direct"] | None = Field(
         default=None, description="Arithmetic: ask to work the product out first (for capable models), or for the integer alone."
     )
@@ -261,6 +272,8 @@ class TrainConfig(BaseModel):
             family = "own"
         else:
             family = {"arithmetic": "arithmetic", "bfcl-synthetic": "synthetic"}.get(self.taskset, "bfcl")
+            if self.taskset == "bfcl-multi-turn" and self.base_model in (None, "bfcl-starter") and self.train_tasks is None:
+                family = "starter"
         preset = PRESETS["fireworks" if self.on_fireworks else "local", family]
         filled = self.model_copy(update={k: v for k, v in preset.items() if getattr(self, k) is None})
         if self.tasks_file is not None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+STARTER_POOL = Path(__file__).with_name("local") / "starter" / "learnable.txt"
+"""The training tasks from which the starter has most to gain, as `scripts/make_starter.py` found them."""
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("fireworks", "bfcl"): {
@@ -60,6 +64,8 @@ PRESETS["fireworks", "arithmetic"] = PRESETS["fireworks", "bfcl"] | {
     "max_b": 999,
     "prompt": "work",
 }
+PRESETS["fireworks", "starter"] = PRESETS["fireworks", "bfcl"]
+PRESETS["local", "starter"] = PRESETS["local", "bfcl"] | {"train_ids": STARTER_POOL}
 PRESETS["fireworks", "own"] = {**PRESETS["fireworks", "bfcl"], "eval_tasks": 8}
 PRESETS["local", "own"] = {k: v for k, v in PRESETS["local", "bfcl"].items() if k != "train_tasks"} | {"eval_tasks": 8}
 

@@ -174,7 +174,8 @@ def _own(config: TrainConfig, loaded: Loaded) -> Taskset:
             f"{loaded.name}: {found - len(train)} tasks are held out, because some share a prompt or a scenario, and only "
             f"{len(train)} are left for --tasks-per-step {config.tasks_per_step}; lower --eval-tasks, or make tasks that differ"
         )
-    return Taskset(loaded.name, tuple(train[: config.train_tasks]), tuple(held_out), loaded.placement, loaded.has_tools)
+    train = _named(train, config.train_ids)[: config.train_tasks]
+    return Taskset(loaded.name, tuple(train), tuple(held_out), loaded.placement, loaded.has_tools)
 
 
 def _bfcl(config: TrainConfig) -> Taskset:
@@ -192,7 +193,7 @@ def _bfcl(config: TrainConfig) -> Taskset:
         side = "train" if row.scenario in train_side else "held_out" if row.scenario in held_side else None
         if side is not None and (row.skip is None or side == "held_out"):
             sides[side].append(TaskRow(row.id, module.ENVIRONMENT, module.TEMPLATE, row.args, str(row.scenario), row.prompt))
-    train = _shuffled(sides["train"], config.seed)[: config.train_tasks]
+    train = _shuffled(_named(sides["train"], config.train_ids), config.seed)[: config.train_tasks]
     held_out = _shuffled(sides["held_out"], config.seed)
     return Taskset(config.taskset, tuple(train), tuple(held_out), Placement("pool", folder / "env.py"), has_tools=True)
 
@@ -202,7 +203,9 @@ def _synthetic(config: TrainConfig) -> Taskset:
     module = _load_module(folder / "tasks.py", "bfcl")
 
     def make(seed: int) -> TaskRow:
-        row = module.synthetic_task(seed, stop_at_failed_turn=config.stop_at_failed_turn)
+        row = module.synthetic_task(
+            seed, config.synthetic_turns, config.synthetic_calls, stop_at_failed_turn=config.stop_at_failed_turn
+        )
         return TaskRow(row.id, module.ENVIRONMENT, module.TEMPLATE, row.args, row.id, row.prompt)
 
     held_out = [make(_SYNTHETIC_HELD_OUT + n) for n in range(config.eval_tasks or 0)]
@@ -256,6 +259,21 @@ def _arithmetic(config: TrainConfig) -> Taskset:
         Placement("local", folder / "env.py"),
         has_tools=False,
     )
+
+
+def _named(rows: Sequence[TaskRow], file: Path | None) -> list[TaskRow]:
+    """The rows that `--train-ids` names; all of them without it."""
+    if file is None:
+        return list(rows)
+    try:
+        wanted = set(file.read_text(encoding="utf-8").split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--train-ids {file} cannot be read: {error}") from error
+    unknown = sorted(wanted - {row.id for row in rows})
+    if unknown or not wanted:
+        found = f"{unknown[0]!r}, which is no task of the training split" if unknown else "no id"
+        raise UserError(f"--train-ids {file} names {found}; it takes one id a line, such as {rows[0].id}")
+    return [row for row in rows if row.id in wanted]
 
 
 def _shuffled(rows: Sequence[TaskRow], seed: int) -> list[TaskRow]:
