@@ -28,11 +28,13 @@ from envs.bfcl.synthetic.augment import substitute
 from envs.bfcl.synthetic.entries import training_entries
 from envs.bfcl.synthetic.episode import play, tools_of
 from envs.bfcl.synthetic.world import BACKENDS, function_docs
+from turngrad.headroom import learnable
 from turngrad.local.starter.plan import Options, Stage
 from turngrad.local.starter.renderer import CHAT_TEMPLATE, CompactRenderer
 from turngrad.local.starter.rollouts import play_all
 from turngrad.local.starter.tokenizer import train_tokenizer
 from turngrad.local.starter.warmstart import Example, new_model, train
+from turngrad.presets import STARTER_POOL
 
 TEST_SEEDS = range(1_000_000, 1_000_100)
 """Generated tasks that no warm start sees: those it trains on have smaller seeds."""
@@ -64,6 +66,19 @@ def make(options: Options) -> None:
         for temperature, samples in ((0.0, 1), (1.0, options.samples)):
             rewards = judge(options.output_dir, renderer, tasks, temperature, samples)
             _report(f"{name}, temperature {temperature}: reward {sum(rewards) / len(rewards):.3f}")
+            if tasks is entries and samples > 1:
+                _save_learnable(options, entries, rewards)
+
+
+def _save_learnable(options: Options, entries: list[dict[str, Any]], rewards: list[float]) -> None:
+    """The training entries from which the policy has most to gain: what `scripts/train.py` trains it on."""
+    size = options.samples
+    found = {entry["id"]: rewards[size * place : size * (place + 1)] for place, entry in enumerate(entries)}
+    ids = learnable(found, options.pool)
+    (options.output_dir / STARTER_POOL.name).write_text("".join(f"{name}\n" for name in ids), encoding="utf-8")
+    mean = sum(sum(found[name]) for name in ids) / (size * len(ids)) if ids else 0.0
+    best = sum(max(found[name]) for name in ids) / len(ids) if ids else 0.0
+    _report(f"the {len(ids)} of them with most to gain: reward {mean:.3f}, at their best {best:.3f}")
 
 
 def _train(rank: int, options: Options, folder: Path, meeting: Path | None) -> None:

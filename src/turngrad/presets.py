@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-STARTER_POOL = Path(__file__).with_name("local") / "starter" / "learnable.txt"
+STARTER_POOL = Path(__file__).with_name("local") / "starter" / "bfcl" / "learnable.txt"
 """The training tasks from which the starter has most to gain, as `scripts/make_starter.py` found them."""
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {

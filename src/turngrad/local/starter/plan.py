@@ -74,5 +74,7 @@ class Options:
     """Processes that share each step; with more than one, give each a thread (OMP_NUM_THREADS=1)."""
     seed: int = 0
     """Seed of the initial weights and of the order of everything."""
-    samples: int = 4
+    samples: int = 8
     """Samples of each task when the result is judged at temperature 1."""
+    pool: int = 24
+    """Training entries to list in learnable.txt: those whose best sample is furthest above their mean."""
