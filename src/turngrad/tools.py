@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-import jsonschema_rs
 import mcp.types as mcp_types
-from jsonschema import Draft202012Validator, SchemaError
-from jsonschema.exceptions import UnknownType, best_match
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
 from mcp import ClientSession, McpError
 
+from turngrad.arguments import ArgumentCheck
 from turngrad.envkit.client import EpisodeClient
 from turngrad.episodes import Failure
 from turngrad.errors import RolloutError, RunError
@@ -45,7 +40,6 @@ TOOLS_CHANGED_META = "turngrad/tools-changed"
 _TIMEOUTS_BEFORE_GIVING_UP = 2
 _REQUEST_TIMEOUT_CODE = 408
 _REFUSED_CODES = (mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
-_STRICT_JSON = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +85,7 @@ class _Tool:
     session: Session
     remote_name: str
     spec: dict[str, Any]
-    validator: Validator | None = field(default=None)
-    accepts: Callable[[Any], bool] | None = field(default=None)
-    """A compiled validator's yes, at a hundredth of the time; `validator` alone says no, and why."""
+    check: ArgumentCheck
 
 
 class ToolSession:
@@ -148,7 +140,7 @@ class ToolSession:
                 "type": "function",
                 "function": {"name": name, "description": tool.description or "", "parameters": tool.inputSchema},
             }
-            tools[name] = _Tool(session, tool.name, spec)
+            tools[name] = _Tool(session, tool.name, spec, ArgumentCheck(name, tool.inputSchema))
         self._tools = tools
         self.specs = [tool.spec for tool in tools.values()]
 
@@ -157,29 +149,7 @@ class ToolSession:
 
     def invalid_arguments(self, name: str, arguments: Any) -> str | None:
         """What is wrong with the arguments by the tool's schema, in words for the model, or None."""
-        if not isinstance(arguments, dict):
-            return f"arguments must be a JSON object, got {type(arguments).__name__}"
-        try:
-            _STRICT_JSON.encode(arguments).encode("utf-8")
-        except (ValueError, TypeError, RecursionError) as error:
-            return f"arguments cannot be sent as JSON: {error}"
-        tool = self._tools[name]
-        schema = tool.spec["function"]["parameters"]
-        if tool.accepts is None:
-            tool.accepts = _compiled(schema)
-        if tool.accepts(arguments):
-            return None
-        try:
-            if tool.validator is None:
-                tool.validator = validator_for(schema, default=Draft202012Validator)(schema)
-            error = best_match(tool.validator.iter_errors(arguments))
-        except (SchemaError, UnknownType, RecursionError) as broken:
-            logging.getLogger(__name__).warning("the schema of tool %r is broken, its arguments go unchecked: %s", name, broken)
-            return None
-        if error is None:
-            return None
-        where = "".join(f"[{part!r}]" for part in error.absolute_path)
-        return f"invalid arguments{where}: {error.message[:300]}"
+        return self._tools[name].check.complaint(arguments)
 
     async def call(self, name: str, arguments: dict[str, Any], *, call_id: str, step: int) -> Outcome:
         """Run a listed tool once. Tool errors are outcomes; a broken server is a RolloutError (`tool_server`).
@@ -326,26 +296,6 @@ def result_text(result: mcp_types.CallToolResult) -> str:
     if result.isError and not text.lower().startswith("error"):
         text = f"Error: {text}" if text else "Error: the tool failed and gave no reason"
     return text
-
-
-def _compiled(schema: dict[str, Any]) -> Callable[[Any], bool]:
-    """Whether arguments are valid for certain: never, for a schema that does not compile or that points elsewhere."""
-
-    def refuse(uri: str) -> Any:
-        raise ValueError(f"a tool's schema may not fetch {uri}")
-
-    try:
-        is_valid = jsonschema_rs.validator_for(schema, retriever=refuse, validate_formats=False).is_valid
-    except Exception:
-        return lambda arguments: False
-
-    def accepts(arguments: Any) -> bool:
-        try:
-            return is_valid(arguments)
-        except Exception:
-            return False
-
-    return accepts
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
