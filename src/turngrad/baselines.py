@@ -90,7 +90,7 @@ class Baseline:
         self.answers += 1
         if step.usage is not None:
             self.spent["prompt_tokens"] += step.usage.prompt_tokens or 0
-            self.spent["completion_tokens"] += step.usage.completion_tokens or 0
+            self.spent["sampled_tokens"] += step.usage.completion_tokens or 0
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ class Rule:
     """How the commands that match `pattern` run: with what more, and what they say.
 
     `after` are commands that must have run before; `short` rules run by default, the others with the mark `full`.
-    `server` commands go on until they are stopped; `service` ones need a Fireworks to talk to.
+    `server` commands go on until they are stopped; `service` ones need a Fireworks to talk to, `provider` ones another model.
     """
 
     pattern: str
@@ -41,6 +41,7 @@ class Rule:
     short: bool = False
     server: bool = False
     service: bool = False
+    provider: bool = False
 
 
 _EPISODE = {"7": "1", "multi_turn_base_12": "TASK", "<id>": "TASK", "3": "1"}
@@ -74,6 +75,9 @@ RULES = [
     ),
     Rule(r"uv run scripts/show\.py runs/<folder> --evaluation .*", "evaluation after step 1", after=(HEADLINE,)),
     Rule(r"uv run scripts/evaluate\.py --run .*", "result in", ("--tasks", "2", "--samples", "1"), after=(HEADLINE,)),
+    Rule(
+        r"uv run scripts/evaluate\.py --agent .*", r"multi_turn_base +reward 0\.000 .* tasks 2", ("--tasks", "2"), provider=True
+    ),
     Rule(
         r"uv run scripts/evaluate\.py --compare .*",
         r"^2 common tasks: ",

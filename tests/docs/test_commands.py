@@ -14,12 +14,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.docs.commands import HEADLINE, ROOT, RULES, Command, Rule, shown
 from tests.local.process import engine_process
+from tests.providers import provider
 from turngrad.local.models import BFCL_STARTER_FOLDER
 from turngrad.runlog import read_episodes
 
@@ -48,6 +50,7 @@ class Workspace:
         self.folder = folder
         self._said: dict[str, str] = {}
         self._engine: Iterator[str] | None = None
+        self._opened = ExitStack()
         for name in ("README.md", "docs", "envs", "pyproject.toml", "scripts", "src", "tests"):
             (folder / name).symlink_to(ROOT / name)
 
@@ -132,6 +135,9 @@ class Workspace:
         environment["OMP_NUM_THREADS"] = "1"
         if rule.service:
             environment["FIREWORKS_API_KEY"] = "any key"
+        if rule.provider:
+            url = self._opened.enter_context(provider(lambda asked: "I do not know.")).openai
+            environment |= {"OPENAI_API_KEY": "any key", "OPENAI_BASE_URL": url}
         if "--no-group local" in text:
             (self.folder / "hidden").mkdir(exist_ok=True)
             (self.folder / "hidden" / "sitecustomize.py").write_text(WITHOUT_TORCH)
@@ -150,6 +156,7 @@ class Workspace:
                 yield process.url
 
     def close(self) -> None:
+        self._opened.close()
         if self._engine is not None:
             self._engine.close()  # type: ignore[attr-defined]
 

@@ -87,7 +87,7 @@ async def test_the_ground_truth_earns_1_in_tool_mode_and_is_recorded_without_tok
     assert figures["sampled_tokens"] == 0
     # Every request is a turn, and the tokens that the provider counted add up.
     assert figures["turns_per_episode"] * 8 == len(server.asked) == player.answers
-    assert player.spent == {"prompt_tokens": 100 * player.answers, "completion_tokens": 10 * player.answers}
+    assert player.spent == {"prompt_tokens": 100 * player.answers, "sampled_tokens": 10 * player.answers}
     assert set(server.keys) == {KEY}
     assert all(body["messages"][0] == {"role": "system", "content": prompt} for body in server.bodies)
 
