@@ -9,7 +9,8 @@ import torch
 
 from tests.local.reference import causal, logits
 from tests.local.tiny import config, seeded_decoder
-from turngrad.local.decoder import FrozenDecoder, Spec, UnsupportedModel
+from turngrad.local.decoder import Spec, UnsupportedModel
+from turngrad.local.frozen import FrozenDecoder
 
 KINDS: list[dict[str, Any]] = [
     {"model_type": "qwen3"},

@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from turngrad.local.lowrank import merge
+
 FULL_BELOW = 50_000_000
 """Parameters below which a model is trained in full: LoRA has nothing to save there."""
 _ADAPTER = "run"
@@ -127,7 +129,7 @@ def merged(base: Mapping[str, Tensor], tensors: Mapping[str, Tensor], lora: Lora
             original = base["model.embed_tokens.weight"]
         if original is None:
             raise ValueError(f"the snapshot adapts {stem}, which this base model does not have")
-        weights[f"{stem}.weight"] = torch.addmm(original, up, down, alpha=lora.scaling)
+        weights[f"{stem}.weight"] = merge(original, up, down, lora.scaling)
     return weights
 
 

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from turngrad.local.decoder import CausalLM, Decoder, FrozenDecoder, Spec, UnsupportedModel
+from turngrad.local.decoder import CausalLM, Decoder, Spec, UnsupportedModel, attention_dtype
+from turngrad.local.frozen import FrozenDecoder
 
 if TYPE_CHECKING:
     from turngrad.local.foreign import ForeignDecoder
@@ -42,6 +43,11 @@ class BaseModel:
     end_ids: frozenset[int]
     freeze: Callable[[Mapping[str, Tensor]], CausalLM]
     compute: torch.dtype = torch.float32
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """What the sampler's cache of keys and values must hold: attention's precision."""
+        return attention_dtype(self.compute, next(iter(self.weights.values())).device)
 
     def is_called(self, base_model: str) -> bool:
         """Whether a client's `base_model` means this model: its name, folder, or `accounts/.../models/<name>`."""
@@ -82,11 +88,7 @@ def load_base_model(name: str, folder: Path, device: torch.device, dtype: str = 
 
 
 def compute_dtype(wanted: str, device: torch.device, spec: Spec) -> torch.dtype:
-    """bf16 where asked for, or under `auto` for a large model on CUDA; else fp32.
-
-    Not on CPUs, however fast their bf16 is: rounding differs between the sampler's and the trainer's passes, and grows
-    with depth. Over the 30 layers of SmolLM2-135M their logprobs differ by 0.017 on average, and by 3e-6 in fp32.
-    """
+    """bf16 where asked for, or under `auto` for a large model on CUDA; else fp32."""
     if wanted != "auto":
         return torch.bfloat16 if wanted == "bf16" else torch.float32
     return torch.bfloat16 if device.type == "cuda" and spec.parameters >= LARGE else torch.float32

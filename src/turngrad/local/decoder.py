@@ -2,8 +2,8 @@
 
 In: token ids and positions, both [N], of any mix of sequences, and `attend`, which alone knows what sees what (a padded
 training batch, or a sampler's cache). Out: fp32 logits [M, vocab] of the M positions asked for. `Decoder` is the
-trainable form, with Hugging Face parameter names; `FrozenDecoder` is the sampler's form of the same weights with fused
-projections. Both run `_forward`, so that their numbers agree to rounding. Llama, Mistral, Qwen2 and Qwen3 live here
+trainable form, with Hugging Face parameter names; `frozen.FrozenDecoder` is the sampler's form of the same weights with
+fused projections. Both run `forward_pass`, so that their numbers agree to rounding. Llama, Mistral, Qwen2 and Qwen3 live here
 because importing transformers costs six seconds; other architectures go through `foreign`.
 """
 
@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from turngrad.local.lowrank import project
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [N, heads, d], k [N, kv_heads, d], v [N, kv_heads, d]) -> [N, heads * d]; scores are scaled by d ** -0.5."""
@@ -100,7 +102,7 @@ class CausalLM(Protocol):
         ...
 
 
-class _Layer(Protocol):
+class Layer(Protocol):
     @property
     def input_norm(self) -> Tensor: ...
     @property
@@ -142,11 +144,11 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((x[..., half:], x[..., :half]), -1) * sin
 
 
-def _forward(
+def forward_pass(
     spec: Spec,
     rotary: RotaryTable,
     embedding: Tensor,
-    layers: Sequence[_Layer],
+    layers: Sequence[Layer],
     final_norm: Tensor,
     head: Callable[[Tensor], Tensor],
     tokens: Tensor,
@@ -155,23 +157,39 @@ def _forward(
     keep: Tensor | None,
     compute: torch.dtype,
 ) -> Tensor:
+    """Logits [M, vocab] of the positions `keep`; `compute` is what matrix products of the layers take."""
     eps, width = spec.norm_eps, (spec.hidden,)
     low = compute != torch.float32
+    alone = False
+    if low and keep is not None and len(keep) == 1:
+        # A matrix product of one row goes through another kernel, which rounds differently.
+        keep, alone = keep.expand(2), True
     with torch.autocast(tokens.device.type, compute, enabled=low):
-        x = _hidden(spec, rotary, embedding, layers, tokens, positions, attend, keep)
+        x = _hidden(spec, rotary, embedding, layers, tokens, positions, attend, keep, attention_dtype(compute, tokens.device))
     # The head stays in fp32: bf16 logits are an eighth apart at 20, and no logprob could agree to better.
-    return head(F.rms_norm(x.float(), width, final_norm, eps))
+    return head(F.rms_norm(x[:1] if alone else x, width, final_norm, eps))
+
+
+def attention_dtype(compute: torch.dtype, device: torch.device) -> torch.dtype:
+    """What attention computes in: fp32, and fp64 on CPUs where the layers are bf16.
+
+    Which keys are summed first depends on what is cached and shared. In fp32 that moves a result by its last bit, which bf16
+    rounds to a neighbouring value now and then, and thirty layers make 0.02 nats of it. In fp64 it is lost in the rounding, so
+    sampler and trainer agree bit for bit: torch's matrix products there give a row the same bits among any number of rows.
+    """
+    return torch.float64 if compute != torch.float32 and device.type == "cpu" else torch.float32
 
 
 def _hidden(
     spec: Spec,
     rotary: RotaryTable,
     embedding: Tensor,
-    layers: Sequence[_Layer],
+    layers: Sequence[Layer],
     tokens: Tensor,
     positions: Tensor,
     attend: Attend,
     keep: Tensor | None,
+    attention: torch.dtype,
 ) -> Tensor:
     """The last layer's output [M, hidden]. The residual stream, norms and rotary angles are fp32 in any case."""
     n, eps, width = len(tokens), spec.norm_eps, (spec.hidden,)
@@ -184,9 +202,9 @@ def _hidden(
         if layer.q_norm is not None and layer.k_norm is not None:
             q = F.rms_norm(q.float(), (spec.head_dim,), layer.q_norm, eps)
             k = F.rms_norm(k.float(), (spec.head_dim,), layer.k_norm, eps)
-        # Attention is fp32 throughout: it is little work, and in bf16 it differs by how its keys are cut into parts.
-        v = v.float().view(n, spec.kv_heads, spec.head_dim)
-        mixed = attend(index, _rotate(q, cos, sin), _rotate(k, cos, sin), v)
+        v = v.view(n, spec.kv_heads, spec.head_dim)
+        q, k, v = _rotate(q, cos, sin).to(attention), _rotate(k, cos, sin).to(attention), v.to(attention)
+        mixed = attend(index, q, k, v).float()
         if keep is not None and index == len(layers) - 1:
             # Nothing above mixes positions: what is not asked for can stop here.
             mixed, x = mixed[keep], x[keep]
@@ -233,21 +251,26 @@ class _Block(nn.Module):
 class _Trainable:
     """One block's projections, each through its own module: peft may have wrapped it."""
 
-    def __init__(self, block: _Block) -> None:
-        self._attn, self._mlp = block.self_attn, block.mlp
+    def __init__(self, block: _Block, compute: torch.dtype) -> None:
+        self._attn, self._mlp, self._compute = block.self_attn, block.mlp, compute
         self.input_norm = block.input_layernorm.weight
         self.post_norm = block.post_attention_layernorm.weight
         self.q_norm = block.self_attn.q_norm.weight if hasattr(block.self_attn, "q_norm") else None
         self.k_norm = block.self_attn.k_norm.weight if hasattr(block.self_attn, "k_norm") else None
 
+    def _through(self, layer: nn.Module, x: Tensor) -> Tensor:
+        return project(layer, x, self._compute)
+
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self._attn.q_proj(x), self._attn.k_proj(x), self._attn.v_proj(x)
+        attn = self._attn
+        return self._through(attn.q_proj, x), self._through(attn.k_proj, x), self._through(attn.v_proj, x)
 
     def out(self, x: Tensor) -> Tensor:
-        return self._attn.o_proj(x)
+        return self._through(self._attn.o_proj, x)
 
     def mlp(self, x: Tensor) -> Tensor:
-        return self._mlp.down_proj(F.silu(self._mlp.gate_proj(x)) * self._mlp.up_proj(x))
+        gate, up = self._through(self._mlp.gate_proj, x), self._through(self._mlp.up_proj, x)
+        return self._through(self._mlp.down_proj, F.silu(gate) * up)
 
 
 class _Body(nn.Module):
@@ -274,59 +297,6 @@ class Decoder(nn.Module):
         embedding = self.model.embed_tokens.weight
         if self._rotary is None:
             self._rotary = RotaryTable(self.spec, embedding.device)
-        layers = [_Trainable(block) for block in self.model.layers]  # pyright: ignore[reportArgumentType]
+        layers = [_Trainable(block, self.compute) for block in self.model.layers]  # pyright: ignore[reportArgumentType]
         norm, head = self.model.norm.weight, self.lm_head
-        return _forward(self.spec, self._rotary, embedding, layers, norm, head, tokens, positions, attend, keep, self.compute)
-
-
-class _Fused:
-    """One block's frozen weights: q, k, v in one matrix, gate and up in another."""
-
-    def __init__(self, spec: Spec, weights: Mapping[str, Tensor], index: int, compute: torch.dtype) -> None:
-        prefix = f"model.layers.{index}."
-        attn, mlp = prefix + "self_attn.", prefix + "mlp."
-        self._split = [spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.kv_heads * spec.head_dim]
-        self._qkv = torch.cat([weights[f"{attn}{name}_proj.weight"] for name in "qkv"])
-        self._qkv_bias = torch.cat([weights[f"{attn}{name}_proj.bias"] for name in "qkv"]) if spec.qkv_bias else None
-        self._out, self._out_bias = weights[attn + "o_proj.weight"], weights.get(attn + "o_proj.bias")
-        self._gate_up = torch.cat([weights[f"{mlp}{name}_proj.weight"] for name in ("gate", "up")])
-        self._gate_up_bias = torch.cat([weights[f"{mlp}{name}_proj.bias"] for name in ("gate", "up")]) if spec.mlp_bias else None
-        self._down, self._down_bias = weights[mlp + "down_proj.weight"], weights.get(mlp + "down_proj.bias")
-        # What autocast would convert at every call is converted once; norms stay as they are.
-        for field in ("_qkv", "_qkv_bias", "_out", "_out_bias", "_gate_up", "_gate_up_bias", "_down", "_down_bias"):
-            matrix = getattr(self, field)
-            setattr(self, field, matrix.to(compute) if matrix is not None else None)
-        self.input_norm = weights[prefix + "input_layernorm.weight"]
-        self.post_norm = weights[prefix + "post_attention_layernorm.weight"]
-        self.q_norm, self.k_norm = weights.get(attn + "q_norm.weight"), weights.get(attn + "k_norm.weight")
-
-    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = F.linear(x, self._qkv, self._qkv_bias).split(self._split, -1)
-        return q, k, v
-
-    def out(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._out, self._out_bias)
-
-    def mlp(self, x: Tensor) -> Tensor:
-        gate, up = F.linear(x, self._gate_up, self._gate_up_bias).chunk(2, -1)
-        return F.linear(F.silu(gate) * up, self._down, self._down_bias)
-
-
-class FrozenDecoder:
-    """The sampler's form of one set of weights: immutable, no autograd, fused projections."""
-
-    def __init__(self, spec: Spec, weights: Mapping[str, Tensor], compute: torch.dtype = torch.float32) -> None:
-        """`weights` by Hugging Face name; they must not change afterwards (unfused ones are not copied)."""
-        self.spec, self.compute = spec, compute
-        self._embedding = weights["model.embed_tokens.weight"]
-        self._head = weights.get("lm_head.weight", self._embedding)
-        self._layers = [_Fused(spec, weights, index, compute) for index in range(spec.layers)]
-        self._norm = weights["model.norm.weight"]
-        self._rotary = RotaryTable(spec, self._embedding.device)
-
-    def _logits(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._head)
-
-    def __call__(self, tokens: Tensor, positions: Tensor, attend: Attend, keep: Tensor | None) -> Tensor:
-        shared = (self.spec, self._rotary, self._embedding, self._layers, self._norm, self._logits)
-        return _forward(*shared, tokens, positions, attend, keep, self.compute)
+        return forward_pass(self.spec, self._rotary, embedding, layers, norm, head, tokens, positions, attend, keep, self.compute)

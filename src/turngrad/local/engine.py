@@ -175,7 +175,7 @@ class Engine:
         if sampler is None:
             self._retire()
             model = self.base.freeze(self._weights(snapshot))
-            cache = KVCache(self.base.spec, self._device, torch.float32, self.settings.cache_bytes or _memory_share())
+            cache = KVCache(self.base.spec, self._device, self.base.cache_dtype, self.settings.cache_bytes or _memory_share())
             sampler = Sampler(model, cache, self.stops, self._device, max_running=self.settings.max_running)
             self._samplers[snapshot] = sampler
         self._samplers.move_to_end(snapshot)

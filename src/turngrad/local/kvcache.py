@@ -207,7 +207,7 @@ class CacheAttention:
         if decoding:
             self._index = torch.tensor([slot.index for slot in decoding], device=device)
             self._place = torch.tensor([slot.tail for slot in decoding], device=device)
-            self._runs = self._decode_runs(decoding, device)
+            self._runs = self._decode_runs(decoding, device, cache.keys[0].dtype)
             groups: dict[int, tuple[Shared, list[int]]] = {}
             for row, slot in enumerate(decoding):
                 if slot.shared is not None:
@@ -215,7 +215,9 @@ class CacheAttention:
             self._groups = [(shared, torch.tensor(rows, device=device)) for shared, rows in groups.values()]
 
     @staticmethod
-    def _decode_runs(decoding: Sequence[Slot], device: torch.device) -> list[tuple[slice, slice, int, Tensor]]:
+    def _decode_runs(
+        decoding: Sequence[Slot], device: torch.device, dtype: torch.dtype
+    ) -> list[tuple[slice, slice, int, Tensor]]:
         """Runs of consecutive slots of like length, by (rows, slots, longest tail, additive mask [n, 1, 1, longest]).
 
         The caller sorts by index. A run is read up to its longest tail, hence the split where lengths jump.
@@ -233,7 +235,7 @@ class CacheAttention:
             lengths = torch.tensor([slot.tail + 1 for slot in members], device=device)
             longest = int(lengths.max())
             hidden = torch.arange(longest, device=device) >= lengths.unsqueeze(1)
-            mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, float("-inf"))[:, None, None]
+            mask = torch.zeros(hidden.shape, device=device, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
             runs.append((slice(start, stop), slice(members[0].index, members[-1].index + 1), longest, mask))
             start = stop
         return runs
