@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hud.eval.runtime import LocalRuntime
 
 from tests.own import call, load, play, resolved
 from turngrad.errors import UserError
-from turngrad.runtimes import Placement, open_runtime
+from turngrad.runtimes import Placement, open_runtime, pool_processes
 
 BANK = Path(__file__).parent / "envkit" / "bank.py"
 SMALL = ("--tasks-per-step", "2", "--eval-tasks", "1")
@@ -65,3 +66,26 @@ async def test_a_pool_whose_file_does_not_load_ends_the_run_before_a_rollout(
     with pytest.raises(UserError, match="No module named 'no_such_module'"):
         async with open_runtime(Placement("pool", tmp_path / "broken_env.py")):
             pass
+
+
+async def test_the_limit_on_file_handles_is_raised_to_what_the_rollouts_take() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        async with open_runtime(Placement("url", url="tcp://127.0.0.1:1"), concurrent=64):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (2 * (4 * 64 + 256), before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_more_rollouts_than_the_system_has_file_handles_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turngrad.runtimes.resource.getrlimit", lambda which: (256, 1024))
+    with pytest.raises(UserError, match=r"--max-concurrent 512 takes about 2304 file handles, .* allows a process 1024"):
+        async with open_runtime(Placement("url", url="tcp://127.0.0.1:1"), concurrent=512):
+            pass
+
+
+def test_servers_come_one_to_64_rollouts_on_half_of_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    for processors, concurrent, expected in ((2, 512, 1), (16, 64, 1), (16, 65, 2), (16, 512, 8), (16, 1024, 8), (None, 8, 1)):
+        monkeypatch.setattr("turngrad.runtimes.os.cpu_count", lambda processors=processors: processors)
+        assert pool_processes(concurrent) == expected

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +21,9 @@ from turngrad.errors import UserError
 if TYPE_CHECKING:
     from hud.eval import Task
     from hud.eval.runtime import Provider, Runtime
+
+_HANDLES_PER_ROLLOUT, _OTHER_HANDLES = 4, 256
+"""Three connections to the environment and one to the sampler; the rest of the program. Twice that is asked for."""
 
 RuntimeKind = Literal["local", "pool", "subprocess", "url", "docker", "modal", "daytona", "hud"]
 
@@ -49,8 +53,10 @@ async def open_runtime(placement: Placement, *, first: Task | None = None, concu
     """Serve the environment to `concurrent` rollouts at once. `first` is a task to try a lease with where a lease is remote.
 
     Raises:
-        UserError: an environment that does not start, an extra or a program that is missing, a platform that refuses.
+        UserError: an environment that does not start, an extra or a program that is missing, a platform that refuses, more
+            rollouts than this system allows file handles for.
     """
+    _allow_handles(concurrent)
     if placement.before is not None:
         await placement.before()
     if placement.kind == "pool":
@@ -74,6 +80,21 @@ async def open_runtime(placement: Placement, *, first: Task | None = None, concu
         yield provider
     else:
         yield _provider(placement)
+
+
+def _allow_handles(concurrent: int) -> None:
+    """Raise this process's own limit on file handles, often 1024 or 256, to what `concurrent` rollouts take."""
+    needed = _HANDLES_PER_ROLLOUT * concurrent + _OTHER_HANDLES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(
+            f"--max-concurrent {concurrent} takes about {needed} file handles, and this system allows a process {hard}; "
+            "lower it, or raise the hard limit of `ulimit -n`"
+        )
+    wanted = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def pool_processes(concurrent: int) -> int:
