@@ -29,6 +29,8 @@ TRAIN = [sys.executable, str(ROOT / "scripts" / "train.py")]
 SMALL = ["--tasks-per-step", "2", "--group-size", "4", "--train-tasks", "6", "--eval-tasks", "0", "--checkpoint-every", "1"]
 ENV = {key: value for key, value in os.environ.items() if not key.startswith(("FIREWORKS", "HUD", "TINKER"))}
 MARK = "TURNGRAD_TEST_RUN"
+STARTED: list[subprocess.Popen[bytes]] = []
+"""What `end_all` ends: a test that fails leaves its trainer in the middle."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,16 @@ def start(
             cwd=ROOT,
             **{"stdout": output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, **options},
         )
+    STARTED.append(process)
     return Running(folder, process, printed, mark)
+
+
+def end_all() -> None:
+    """Kill the trainers that still run."""
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
 
 
 def finished(folder: Path, *flags: str, seconds: float = 300, **how: Any) -> Running:

@@ -75,15 +75,29 @@ def test_a_401_that_echoes_the_key_is_shown_without_it(who: str, tmp_path: Path)
 
 @pytest.mark.drill
 def test_a_run_whose_servers_echo_every_secret_leaves_none(tmp_path: Path) -> None:
-    """A tool server dies with its secrets on its lips, in every rollout."""
+    """A tool server dies with its secrets on its lips in every rollout that asks for a file."""
     tasks = tmp_path / "tasks.jsonl"
     with open(tasks, "w") as file:
         for number in range(12):
-            row = {"prompt": f"Create a new folder called 'box{number}'.", "grader": {"type": "exact", "value": "done"}}
-            file.write(json.dumps(row) + "\n")
+            prompt = (
+                f"Create a new file called 'note{number}.txt'." if number % 2 else f"Create a new folder called 'box{number}'."
+            )
+            file.write(json.dumps({"prompt": prompt, "grader": {"type": "exact", "value": "done"}}) + "\n")
     flags = ["--mcp", f"{sys.executable} {HERE / 'echo_server.py'}", "--tasks-file", str(tasks)]
     flags += ["--mcp-env", "SHELF_TOKEN=${MY_SHELF}", f"SHELF_DSN={LITERAL}"]
-    run = start(tmp_path / "run", "--backend", "local", *flags, "--steps", "1", environment=KEYS)
+    flags += [
+        "--tasks-per-step",
+        "8",
+        "--group-size",
+        "2",
+        "--eval-tasks",
+        "0",
+        "--checkpoint-every",
+        "1",
+        "--rollout-retries",
+        "0",
+    ]
+    run = start(tmp_path / "run", "--backend", "local", *flags, "--steps", "1", small=False, environment=KEYS)
     seen: dict[int, bytes] = {}
     while run.process.poll() is None:
         for pid in run.processes():
@@ -129,10 +143,11 @@ def test_a_sampler_that_echoes_the_key_leaves_it_in_no_row_and_no_episode(tmp_pa
     with starter_engine(tmp_path) as url, recorder(url) as made:
         made.echo = True
         flags = ["--tasks-file", str(desk / "tasks.jsonl"), "--env-path", str(desk / "env.py"), "--runtime", "local"]
+        flags += ["--rollout-retries", "0"]
         run = start(tmp_path / "run", *at_service(made.url), *SMALL, *flags, "--steps", "1", small=False, environment=KEYS)
         assert run.wait() == 0, run.output
     [row] = rows(run.folder)
-    assert row["valid_rollouts"] == 0
+    assert 0 < row["valid_rollouts"] < row["rollouts"]
     assert "[FIREWORKS_API_KEY]" in row["last_error"]
     assert not _holding(tmp_path)
 
