@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from turngrad.checkpoints import best_snapshot
 from turngrad.cli import parse_flags, run_script
 from turngrad.compare import compare, read_result
 from turngrad.config import ENVIRONMENT_SETTINGS, TrainConfig, config_from
@@ -34,7 +35,10 @@ class EvaluateConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     run: Path | None = Field(default=None, description="Run folder whose weights and settings to use.")
-    snapshot: str = Field(default="final", description="final, base, a step number, or a sampler path of the service.")
+    snapshot: str = Field(
+        default="final",
+        description="final, best (by the run's evaluations), base, a step number, or a sampler path of the service.",
+    )
     taskset: str | None = Field(default=None, description="Another taskset than the run's.")
     base_model: str | None = Field(default=None, description="Without --run: the model to evaluate.")
     split: Literal["held_out", "train", "all"] = Field(default="held_out", description="Which tasks.")
@@ -194,13 +198,16 @@ def _snapshot(config: EvaluateConfig) -> str | None:
     if "/" in config.snapshot:
         return config.snapshot
     if config.snapshot == "final":
-        found = [row["snapshot"] for row in read_rows(config.run / "checkpoints.jsonl")]
+        found = [row["snapshot"] for row in read_rows(config.run / "checkpoints.jsonl") if row["snapshot"]]
+    elif config.snapshot == "best":
+        best = best_snapshot(read_rows(config.run / "metrics.jsonl"))
+        found = [best.snapshot] if best is not None else []
     elif config.snapshot.isdigit():
         # The row of a step names the weights it sampled: those after the step before.
         rows = read_rows(config.run / "metrics.jsonl")
         found = [row["snapshot"] for row in rows if row["kind"] == "train" and row["step"] == int(config.snapshot) + 1]
     else:
-        raise UserError(f"--snapshot {config.snapshot!r}: expected final, base, a step number or a sampler path")
+        raise UserError(f"--snapshot {config.snapshot!r}: expected final, best, base, a step number or a sampler path")
     if not found:
         raise UserError(f"{config.run} has no snapshot {config.snapshot!r}; its metrics.jsonl names those there are")
     return found[-1]

@@ -7,6 +7,7 @@ import pytest
 from turngrad.calibration import advice, report
 from turngrad.compare import compare
 from turngrad.config import TrainConfig
+from turngrad.costs import price_of_row
 from turngrad.display import sparkline
 from turngrad.episodes import BadCall, Break, Episode, Failure, StopReason, ToolCall, Turn, logprob_array, token_array
 from turngrad.errors import UserError
@@ -144,3 +145,13 @@ def test_a_sparkline_spans_lowest_to_highest() -> None:
 
 def test_control_characters_of_an_episode_are_shown_not_obeyed() -> None:
     assert printable("a\x1b[31mb\u202ec\nd") == "a\\u001b[31mb\\u202ec\nd"
+
+
+def test_the_price_of_a_row_counts_what_it_sampled_read_and_trained() -> None:
+    row = {"sampled_tokens": 3e6, "prompt_tokens": 10e6, "tokens/trained": 1e6, "tokens/masked": 4e6}
+    assert price_of_row(TrainConfig(), row) is None
+    config = TrainConfig(price_sampled=2.0, price_prefill=0.5, price_trained=3.0)
+    assert price_of_row(config, row) == 3 * 2.0 + 10 * 0.5 + 5 * 3.0
+    # The reference of a KL penalty reads the 5 M tokens once more.
+    assert price_of_row(config.model_copy(update={"kl_coef": 0.1}), row) == 3 * 2.0 + 15 * 0.5 + 5 * 3.0
+    assert price_of_row(TrainConfig(price_trained=3.0), {"sampled_tokens": 1e6, "prompt_tokens": 1e6}) == 0.0

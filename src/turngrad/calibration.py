@@ -11,6 +11,7 @@ from typing import Any
 from turngrad.advantages import group_advantages
 from turngrad.batch import build_batch
 from turngrad.config import TrainConfig
+from turngrad.costs import price
 from turngrad.display import Display
 from turngrad.learner import Learner
 from turngrad.metrics import rollout_metrics
@@ -31,7 +32,7 @@ async def calibrate(config: TrainConfig, taskset: Taskset, session: Session, dis
     rows = taskset.rows_for_step(1, config.tasks_per_step, config.seed)
     groups: list[Group] = []
     with display.phase("calibration", len(rows) * config.group_size):
-        session.on_progress = lambda episode: display.advance()
+        session.on_progress = lambda episode: display.advance(session.rollouts.in_flight)
         async for group in session.rollouts.groups(rows, config.group_size, policy, seed=f"{config.seed}/1"):
             groups.append(group)
     policy.close()
@@ -107,11 +108,8 @@ def _estimate(config: TrainConfig, figures: dict[str, Any]) -> list[str]:
         + ", ".join(f"{value / 1e6:.2f} M {name}" for name, value in tokens.items())
         + " tokens"
     ]
-    prices = {name: getattr(config, f"price_{name}") for name in tokens}
-    given = {name: price for name, price in prices.items() if price is not None}
-    if given:
-        cost = sum(tokens[name] / 1e6 * price for name, price in given.items())
-        missing = [f"--price-{name}" for name in prices if name not in given]
+    if (cost := price(config, **tokens)) is not None:
+        missing = [f"--price-{name}" for name in tokens if getattr(config, f"price_{name}") is None]
         lines.append(f"estimated cost {cost:.2f}" + (f" (without {', '.join(missing)})" if missing else ""))
     return lines
 

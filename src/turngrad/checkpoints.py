@@ -5,7 +5,7 @@ weights were best. Everything is a function of those rows, so that a resumed run
 
     checkpoints.jsonl  {"step": 10, "state": path, "snapshot": path of the same weights for sampling, "session": name}
                        "origin": true    the state belongs to another run, which this one goes on from
-                       "dropping": [...] states that this run no longer lists and that may not be deleted yet
+                       "dropping": [[session, path], ...]  states off the list that may be there still
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from turngrad.checkpoints import is_state_path
 from turngrad.errors import UserError
 from turngrad.presets import PRESETS
 
@@ -244,13 +245,25 @@ class TrainConfig(BaseModel):
     checkpoint_every: Annotated[int, Field(ge=0)] = Field(
         10, description="Save a resumable state every so many steps; 0: at the end."
     )
-    resume_from: str | None = Field(default=None, description="Go on with a run: its folder.")
+    keep_states: Positive | None = Field(
+        default=None,
+        description="Keep only so many of the newest resumable states, with the final one and the best snapshot's; None: all.",
+    )
+    resume_from: str | None = Field(
+        default=None, description="Go on with a run: its folder, or a state on the service, account/run-.../state-0005."
+    )
+    resume_step: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="With a state on the service whose name ends in no number: the step it follows."
+    )
     require_update: bool = Field(default=False, description="Fail when no step could update the weights.")
     stop_if: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None, description="End the run when the reward of five steps falls below this share of the best five before."
     )
     calibrate: bool = Field(default=False, description="Roll out and report, without an update: is there anything to learn from?")
     debug_samples: Annotated[int, Field(ge=0)] = Field(0, description="Print this many whole episodes of each step.")
+    track: Literal["wandb", "trackio", "tensorboard"] | None = Field(
+        default=None, description="Curves there too, by the names of docs/metrics.md; needs the extra of that name."
+    )
     price_sampled: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Price of a million sampled tokens.")
     price_prefill: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Price of a million prompt tokens.")
     price_trained: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Price of a million trained tokens.")
@@ -302,6 +315,8 @@ class TrainConfig(BaseModel):
             problems.append("--base-url names a service; leave it out with --backend local")
         if self.base_url and not self.base_url.rstrip("/").endswith("/training/v1/serverless"):
             problems.append(f"--base-url must end in /training/v1/serverless, got {self.base_url!r}")
+        if self.resume_step is not None and not is_state_path(self.resume_from or ""):
+            problems.append("--resume-step is for --resume-from account/run-.../name, a state on the service")
         if self.max_tokens >= self.max_seq_len:
             problems.append(
                 f"--max-tokens {self.max_tokens} leaves no room for a prompt in --max-seq-len {self.max_seq_len}; "

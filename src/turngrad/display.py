@@ -26,6 +26,7 @@ class Display:
         self._progress: Progress | None = None
         self._task: Any = None
         self._rewards: list[float] = []
+        self._cost: float | None = None
 
     def say(self, text: str) -> None:
         """One line, as it is: markup in it is shown, not obeyed."""
@@ -55,15 +56,25 @@ class Display:
             with self._until_nobody_reads():
                 progress.stop()
 
-    def advance(self, note: str = "") -> None:
+    def advance(self, in_flight: int) -> None:
+        """One more rollout is done, `in_flight` are under way."""
+        note = f"{in_flight} in flight"
         if self._progress is not None:
             with self._until_nobody_reads():
                 self._progress.update(self._task, advance=1, note=note)
+
+    def recall(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Take rewards and cost so far from the rows of metrics.jsonl, in place of what was seen."""
+        self._rewards = [row["reward"] for row in rows if row["kind"] == "train" and row["reward"] is not None]
+        self._cost = None
+        for row in rows:
+            self._spend(row)
 
     def step(self, row: dict[str, Any], steps: int) -> None:
         """The line of one step."""
         if row["reward"] is not None:
             self._rewards.append(row["reward"])
+        self._spend(row)
         parts = [
             f"step {row['step']:>3}/{steps}",
             f"reward {_number(row['reward'])} {sparkline(self._rewards[-20:])}",
@@ -73,6 +84,8 @@ class Display:
             f"{row['sampled_tokens'] / max(row['seconds_rollout'], 1e-9):.0f} tok/s",
             f"rollout {row['seconds_rollout']:.1f} s update {row['seconds_update']:.1f} s",
         ]
+        if self._cost is not None:
+            parts.append(f"cost so far {self._cost:.2f}")
         if not row["updated"]:
             parts.append(f"no update: {row['why_not_updated']}")
         lost = row["rollouts"] - row["valid_rollouts"]
@@ -82,6 +95,7 @@ class Display:
 
     def evaluation(self, row: dict[str, Any]) -> None:
         """The line of one evaluation."""
+        self._spend(row)
         passed = f"pass@1 {_number(row['pass_at_1'])}{_between(row['pass_at_1_ci95'])}"
         if row["k"] > 1:
             passed += f", pass^{row['k']} {_number(row['pass_hat_k'])}{_between(row['pass_hat_k_ci95'])}"
@@ -90,7 +104,12 @@ class Display:
         self.say(
             f"evaluation after step {row['step']}, {split} tasks: reward {_number(row['reward'])}"
             f"{_between(row['reward_ci95'])}, {passed}{strict}; {row['tasks']} tasks, {row['samples']} samples"
+            + ("" if self._cost is None else f"; cost so far {self._cost:.2f}")
         )
+
+    def _spend(self, row: dict[str, Any]) -> None:
+        if (cost := row.get("cost")) is not None:
+            self._cost = (self._cost or 0.0) + cost
 
     def _print(self, text: str) -> None:
         with self._until_nobody_reads():

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from turngrad.costs import price_of_row
 from turngrad.display import Display
 from turngrad.metrics import evaluation_metrics, rollout_metrics
 from turngrad.rollout import Group, Player, Rollouts
@@ -44,7 +45,7 @@ async def evaluate(
     started = time.monotonic()
     groups = []
     with display.phase(f"evaluation, {split.replace('_', ' ')}", len(rows) * samples):
-        session.on_progress = lambda episode: display.advance()
+        session.on_progress = lambda episode: display.advance(session.rollouts.in_flight)
         async for group in session.rollouts.groups(rows, samples, policy, seed=f"{session.config.seed}/eval/{split}"):
             groups.append(group)
     episodes = [group.episodes for group in groups]
@@ -59,7 +60,10 @@ async def evaluate(
         "turns_per_episode": rolled["turns_per_episode"],
         "tool_calls_per_episode": rolled["tool_calls_per_episode"],
         "bad_call_rate": rolled["bad_call_rate"],
+        "sampled_tokens": rolled["sampled_tokens"],
+        "prompt_tokens": rolled["prompt_tokens"],
         "failures": dict(counts.failures),
         "seconds": round(time.monotonic() - started, 3),
     }
+    row["cost"] = price_of_row(session.config, row)
     return groups, row

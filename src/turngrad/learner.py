@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from turngrad.batch import Batch, Segment
 from turngrad.diagnostics import comparison_metrics
-from turngrad.faults import LearnerError, LearnerFailed, LearnerLost, LearnerUnknown
+from turngrad.faults import LearnerError, LearnerFailed, LearnerLost, LearnerRefused, LearnerUnknown
 from turngrad.waits import bounded, in_thread
 
 LossFn = Literal["importance_sampling", "ppo", "cispo"]
@@ -72,13 +72,23 @@ class Learner:
         )
 
     @classmethod
-    async def resume(cls, service: FiretitanServiceClient, path: str, *, timeout: float = 600.0) -> Learner:
-        """A new client with the weights and the optimizer of a state that `save_state` returned the path of."""
-        return cls(
-            await in_thread(
-                lambda: service.create_training_client_from_state_with_optimizer(path), timeout, f"resuming from state {path}"
-            )
-        )
+    async def resume(
+        cls, service: FiretitanServiceClient, path: str, *, base_model: str | None = None, timeout: float = 600.0
+    ) -> Learner:
+        """A new client with the weights and the optimizer of a state that `save_state` returned the path of.
+
+        A state of another model than `base_model` is refused: its rollouts would be rendered and sampled in that one's tokens.
+        """
+
+        def open_client() -> FiretitanTrainingClient:
+            if base_model is not None:
+                found = service.create_rest_client().get_weights_info_by_tinker_path(path).result().base_model
+                # The service may name a model by its account or without.
+                if found.rpartition("/")[2] != base_model.rpartition("/")[2]:
+                    raise LearnerRefused(f"state {path} is one of {found}; --base-model names {base_model}")
+            return service.create_training_client_from_state_with_optimizer(path)
+
+        return cls(await in_thread(open_client, timeout, f"resuming from state {path}"))
 
     async def update(
         self,

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from turngrad.backend import local_model, watched
+from turngrad.checkpoints import latest
 from turngrad.config import TrainConfig
 from turngrad.display import Display
 from turngrad.errors import RunError, UserError
-from turngrad.runlog import Checkpoint, RunLog
+from turngrad.resuming import open_log
+from turngrad.runlog import RunLog
 from turngrad.tasksets import Taskset, load_taskset
+from turngrad.trackers import require_tracker, tracked
 
 
 def main(config: TrainConfig) -> int:
@@ -83,7 +86,11 @@ async def _run(config: TrainConfig, display: Display) -> None:
     if resolved.calibrate:
         await _calibrate(resolved, taskset, display)
         return
-    log = _open_log(resolved)
+    if resolved.track is not None:
+        require_tracker(resolved.track)
+    log = open_log(resolved, display.say)
+    if log is None:
+        return
     try:
         await _train(resolved, taskset, log, display)
     finally:
@@ -103,10 +110,6 @@ async def _calibrate(config: TrainConfig, taskset: Taskset, display: Display) ->
             await watched(calibrate(config, taskset, session, display), session.endpoint.lost)
 
 
-def _open_log(config: TrainConfig) -> RunLog:
-    return RunLog.reopen(Path(config.resume_from)) if config.resume_from else RunLog.create(config)
-
-
 async def _train(config: TrainConfig, taskset: Taskset, log: RunLog, display: Display) -> None:
     # Here, not at the top: hud, the SDK and the tokenizer take seconds that `--help` should not.
     from turngrad.session import open_session
@@ -115,21 +118,20 @@ async def _train(config: TrainConfig, taskset: Taskset, log: RunLog, display: Di
     assert config.steps is not None
     assert config.tasks_per_step is not None
     assert config.group_size is not None
-    checkpoint = None
-    if config.resume_from:
-        saved = log.rows("checkpoints.jsonl")
-        if saved and saved[-1]["step"] >= config.steps:
-            display.say(f"{log.folder} already has its {config.steps} steps; --steps with a larger number goes on")
-            return
-        checkpoint = Checkpoint(saved[-1]["step"], saved[-1]["state"]) if saved else None
-        log.drop_after(checkpoint.step if checkpoint else -1)
+    checkpoint = latest(log.rows("checkpoints.jsonl"))
+    done = checkpoint.step if checkpoint else 0
+    log.drop_after(done if checkpoint else -1)
     log.write_config(config)
     log.write_split((row.id for row in taskset.train), (row.id for row in taskset.held_out))
-    done = checkpoint.step if checkpoint else 0
+    display.recall(log.rows("metrics.jsonl"))
     display.say(f"run folder {log.folder}")
     display.say(_announcement(config, done))
-    async with open_session(config, taskset, log.folder / "engine", say=display.say) as session:
+    async with (
+        tracked(config.track, config, log.folder, done=done, say=display.say) as on_row,
+        open_session(config, taskset, log.folder / "engine", say=display.say) as session,
+    ):
         trainer = Trainer(config, taskset, session, log, display, checkpoint)
+        trainer.on_row = on_row
         try:
             await watched(trainer.run(), session.endpoint.lost)
         except asyncio.CancelledError:

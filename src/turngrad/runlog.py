@@ -4,7 +4,7 @@
     environment.json   versions and git state
     split.json         the ids of the training pool and the held-out tasks
     metrics.jsonl      one row a step, one row an evaluation (`"kind": "eval"`)
-    checkpoints.jsonl  one row a saved state: step, state path, sampler path
+    checkpoints.jsonl  one row a saved state: step, state path, sampler path (see `checkpoints`)
     episodes/          step-0001.jsonl.zst: every episode, token by token
     lock               held while a trainer works here
 
@@ -24,7 +24,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,14 +38,6 @@ from turngrad.redaction import hidden_headers, hidden_variables, redacted
 
 _EPISODES = re.compile(r"(?:step|eval)-(\d+)")
 _PACKAGES = ("turngrad", "hud", "fireworks-ai", "mcp", "transformers", "renderers", "numpy", "torch", "peft", "bfcl-eval")
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A saved state: the step it follows, and the service's path of weights and optimizer."""
-
-    step: int
-    state: str
 
 
 class RunLog:
@@ -119,6 +110,10 @@ class RunLog:
     def checkpoint(self, row: dict[str, Any]) -> None:
         self._append("checkpoints.jsonl", row)
 
+    def set_checkpoints(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Put these rows in the place of those there are, all at once."""
+        self._replace("checkpoints.jsonl", rows)
+
     def episodes(self, name: str, episodes: Iterable[Episode]) -> Path:
         """Write one step's episodes, whole or not at all; `name` is such as "step-0001" or "eval-0000-held_out"."""
         path = self.folder / "episodes" / f"{name}.jsonl.zst"
@@ -134,9 +129,7 @@ class RunLog:
     def drop_after(self, step: int) -> None:
         """Forget rows and episodes of steps beyond `step`: the state that is resumed knows nothing of them."""
         for name in ("metrics.jsonl", "checkpoints.jsonl"):
-            kept = [row for row in self.rows(name) if row["step"] <= step]
-            with _replacing(self.folder / name) as file:
-                file.write("".join(json.dumps(row) + "\n" for row in kept).encode())
+            self._replace(name, (row for row in self.rows(name) if row["step"] <= step))
         for path in (self.folder / "episodes").iterdir():
             number = _EPISODES.match(path.name)
             if path.suffix == ".partial" or (number is not None and int(number[1]) > step):
@@ -160,6 +153,11 @@ class RunLog:
                     raise
             finally:
                 os.close(file)
+
+    def _replace(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
+        with _replacing(self.folder / name) as file:
+            file.write(redacted("".join(lines)).encode())
 
     def _write_json(self, name: str, data: Any) -> None:
         with _replacing(self.folder / name) as file:

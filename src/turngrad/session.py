@@ -37,7 +37,10 @@ _CONNECT_TIMEOUT = 90.0
 
 @dataclass(slots=True)
 class Session:
-    """`controller` is the one window on concurrent samples, across all snapshots of the run."""
+    """`controller` is the one window on concurrent samples, across all snapshots of the run.
+
+    `kept` leaves the service's own session there at the end; `say` tells its name, then and wherever it cannot be deleted.
+    """
 
     config: TrainConfig
     endpoint: Endpoint
@@ -46,11 +49,56 @@ class Session:
     rollouts: Rollouts
     controller: AdaptiveConcurrencyController
     on_progress: Callable[[Episode], None] = lambda episode: None
+    say: Callable[[str], None] = lambda text: None
+    kept: bool = False
 
     async def reconnect(self) -> None:
         """Leave a session that the service has lost, and open another. Raises LearnerError."""
         lost, self.service = self.service, await connect(self.endpoint)
-        await asyncio.to_thread(lost.close)
+        await self._leave(lost)
+
+    async def name(self) -> str | None:
+        """The service's name of the session; None where it cannot be found out."""
+        return await asyncio.to_thread(lambda: self.service.training_session_name)
+
+    async def delete_state(self, session: str | None, path: str) -> None:
+        """Delete a state that `session`, or this one, saved. Raises RunError."""
+        from turngrad.control import delete_state
+
+        await delete_state(self.endpoint, session or await self.name() or "", path)
+
+    async def keep_for(self, snapshot: str) -> str | None:
+        """Keep the service's session beyond the end, since a snapshot is promoted by its name; the command that does it.
+
+        None for the engine on this machine, whose snapshots are folders.
+        """
+        from turngrad.control import how_to_promote
+
+        name = None if self.endpoint.local else await self.name()
+        if name is None:
+            return None
+        self.kept = True
+        return await how_to_promote(self.endpoint, name, snapshot)
+
+    async def close(self) -> None:
+        """Delete the service's session, unless it is `kept`, and end the client. Never raises."""
+        await self._leave(self.service, kept=self.kept)
+
+    async def _leave(self, service: FiretitanServiceClient, *, kept: bool = False) -> None:
+        from turngrad.control import end_session
+        from turngrad.faults import LearnerError
+
+        # The engine on this machine ends with the run, and its sessions with it.
+        if not self.endpoint.local:
+            name = await asyncio.to_thread(lambda: service.training_session_name) or service.training_session_id
+            if kept:
+                self.say(f"the training session {name} stays until the service lets it expire")
+            else:
+                try:
+                    await end_session(service)
+                except LearnerError as error:
+                    self.say(f"the training session {name} is still there ({error}); it goes when the service lets it expire")
+        await asyncio.to_thread(service.close)
 
     async def policy(self, snapshot: str | None) -> Policy:
         """The policy of a sampler path, or of the base model for None."""
@@ -120,7 +168,11 @@ async def open_session(
             # The service sheds load, so its window has to be found from below; the engine on this machine queues.
             controller=AdaptiveConcurrencyController(initial_window=config.max_concurrent if endpoint.local else 8),
         )
-        stack.callback(lambda: session.service.close())
+        session.say = say
+        stack.push_async_callback(session.close)
+        if not endpoint.local:
+            # At once: a process that is killed can no longer say what it leaves behind.
+            say(f"training session {await session.name() or service.training_session_id}")
         yield session
 
 

@@ -8,6 +8,7 @@ No key and no other secret leaves with the settings (`public_settings`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -15,7 +16,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -117,6 +118,21 @@ class Tracking:
         while (row := self._rows.get()) is not None:
             tracker.log(row["step"], numbers(row))
         tracker.close()
+
+
+@contextlib.asynccontextmanager
+async def tracked(
+    name: TrackerName | None, config: TrainConfig, folder: Path, *, done: int, say: Callable[[str], None]
+) -> AsyncIterator[Callable[[dict[str, Any]], None]]:
+    """What takes the rows of a run until the end of the block; nothing does where `name` is None. Raises as `Tracking.start`."""
+    if name is None:
+        yield lambda row: None
+        return
+    tracking = await Tracking.start(name, config, folder, done=done, say=say)
+    try:
+        yield tracking.row
+    finally:
+        await tracking.close()
 
 
 def require_tracker(name: TrackerName) -> None:

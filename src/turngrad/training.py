@@ -20,26 +20,32 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from turngrad.advantages import group_advantages
 from turngrad.batch import Batch, build_batch
+from turngrad.checkpoints import Checkpoint, best_snapshot
 from turngrad.config import TrainConfig
+from turngrad.costs import price_of_row
 from turngrad.diagnostics import batch_metrics
 from turngrad.display import Display
 from turngrad.errors import RunError
 from turngrad.evaluation import evaluate
 from turngrad.faults import LearnerError, StepLost
+from turngrad.gathering import gather_groups
 from turngrad.learner import Learner, UpdateResult
 from turngrad.metrics import rollout_metrics
 from turngrad.policy import Policy
 from turngrad.reference import Reference
 from turngrad.rollout import Group
-from turngrad.runlog import Checkpoint, RunLog
+from turngrad.runlog import RunLog
+from turngrad.saving import States
 from turngrad.schedule import has_collapsed, learning_rate_at
 from turngrad.session import Session
 from turngrad.tasksets import Taskset
 from turngrad.transcript import show_samples
+from turngrad.waits import in_time
 
 _SAVE_ON_STOP_SECONDS = 60.0
 """An update that was paid for is worth waiting for; a second Ctrl-C does not wait."""
@@ -68,6 +74,8 @@ class Trainer:
         self.step = checkpoint.step if checkpoint else 0
         self.snapshot: str | None = None
         self.updates = 0
+        self.on_row: Callable[[dict[str, Any]], None] = lambda row: None
+        self._states = States(log, config.keep_states, session.delete_state, display.say)
         self._learner: Learner | None = None
         self._reference: Reference | None = None
         self._ahead: asyncio.Task[list[Group]] | None = None
@@ -80,20 +88,16 @@ class Trainer:
         Raises:
             RunError: the run cannot go on; its state is saved where the service still answers.
         """
-        config = self.config
         self.display.say("opening the learner")
         try:
             while not await self._train():
                 pass
-        except TimeoutError as error:
-            await self.save_on_stop()
-            raise RunError(f"step {self.step + 1} took longer than --step-timeout {config.step_timeout:g} s") from error
         except RunError:
             await self.save_on_stop()
             raise
         finally:
             await self._stop_ahead()
-        if config.require_update and self.updates == 0:
+        if self.config.require_update and self.updates == 0:
             raise RunError(
                 "--require-update: no step updated the weights, because no group had two rewards that differ; "
                 "see the rewards above, and try --calibrate"
@@ -116,19 +120,18 @@ class Trainer:
         config = self.config
         assert config.steps is not None
         self.updates = sum(bool(row.get("updated")) for row in self.log.rows("metrics.jsonl"))
-        if self.step == 0:
+        await self._states.drop_old()
+        if self._evaluation_due():
             await self._evaluate(policy)
         every = config.checkpoint_every
-        while self.step < config.steps:
-            async with asyncio.timeout(config.step_timeout):
+        while self.step < config.steps and not self._collapsed():
+            late = f"step {self.step + 1} took longer than --step-timeout {config.step_timeout:g} s"
+            async with in_time(config.step_timeout, late):
                 await self._take_step(policy)
             policy = await self._next_policy(policy)
             if every and self.step % every == 0 and self.step < config.steps:
                 await self.save_state()
-            if config.stop_if is not None and self._collapsed():
-                self.display.say(f"stopping after step {self.step}: the reward fell below --stop-if {config.stop_if} of its best")
-                break
-            if config.eval_every and self.step % config.eval_every == 0 and self.step < config.steps:
+            if self._evaluation_due():
                 await self._evaluate(policy)
         await self._evaluate(policy)
         await self._finish(policy)
@@ -143,6 +146,9 @@ class Trainer:
         await self._stop_ahead()
         with contextlib.suppress(LearnerError):
             await self.save_state(timeout=_SAVE_ON_STOP_SECONDS)
+        if self._learner is not None:
+            # It may have a place in the service's quota that the next one needs.
+            await self._learner.close()
         self._learner = self._completing = None
         self.step = self.checkpoint.step if self.checkpoint else 0
         self.log.drop_after(self.step)
@@ -162,12 +168,14 @@ class Trainer:
         if config.kl_coef:
             self._reference = await Reference.create(session.service, model)
         if self.checkpoint is not None:
-            return await Learner.resume(session.service, self.checkpoint.state)
+            return await Learner.resume(session.service, self.checkpoint.state, base_model=model)
         return await Learner.create(session.service, model, lora_rank=config.lora_rank, seed=config.seed)
 
     async def _publish(self) -> Policy:
         assert self._learner is not None
-        name = "final" if self.step == self.config.steps else f"policy-{self.step:04d}"
+        # What is evaluated is a series of its own: the engine keeps the newest of each, and the best must not go.
+        kind = "policy-eval" if self._evaluation_due() else "policy"
+        name = "final" if self.step == self.config.steps else f"{kind}-{self.step:04d}"
         self.snapshot = await self._learner.snapshot(name)
         return await self.session.policy(self.snapshot)
 
@@ -227,11 +235,13 @@ class Trainer:
             **batch_metrics(pairs, batch),
             **result.metrics,
         }
+        row["cost"] = price_of_row(config, row)
         self.log.episodes(f"step-{step:04d}", (episode for group in groups for episode in group.episodes))
         self.log.metrics(row)
         self.step = step
         self.updates += result.steps > 0
         self.display.step(row, config.steps or 0)
+        self.on_row(row)
         if config.debug_samples:
             show_samples(groups, config.debug_samples, self.session.family, self.display)
         if step == 1 and self.taskset.has_tools and row["tool_calls_per_episode"] == 0:
@@ -269,26 +279,12 @@ class Trainer:
         return await self._publish()
 
     async def _roll_out(self, policy: Policy, step: int, *, lag: int = 0) -> list[Group]:
-        """The step's groups; with `--fill-groups`, further ones while too few have spread.
-
-        `lag` is by how many optimizer steps the policy will be older than the weights these groups update.
-        """
-        config = self.config
+        config, rollouts = self.config, self.session.rollouts
         assert config.tasks_per_step is not None
         assert config.group_size is not None
-        count, size, seed = config.tasks_per_step, config.group_size, f"{config.seed}/{step}"
-        rows = self.taskset.rows_for_step(step, count, config.seed, spare=config.fill_groups)
-        groups: list[Group] = []
-        with self.display.phase(f"step {step}" if lag == 0 else "", count * size):
-            self.session.on_progress = lambda episode: self.display.advance()
-            wanted = rows[:count]
-            while wanted:
-                async for group in self.session.rollouts.groups(wanted, size, policy, seed=seed, lag=lag):
-                    groups.append(group)
-                missing = count - sum(group_advantages(g.episodes, config.advantage).reason is None for g in groups)
-                wanted = rows[len(groups) : len(groups) + missing]
-        # Not in the order they ended, which differs from run to run, and with it the last bit of the gradient.
-        return sorted(groups, key=lambda group: rows.index(group.row))
+        with self.display.phase(f"step {step}" if lag == 0 else "", config.tasks_per_step * config.group_size):
+            self.session.on_progress = lambda episode: self.display.advance(rollouts.in_flight)
+            return await gather_groups(config, self.taskset, rollouts, policy, step, lag=lag)
 
     async def _evaluate(self, policy: Policy) -> None:
         config = self.config
@@ -308,19 +304,32 @@ class Trainer:
             self.log.episodes(f"eval-{self.step:04d}-{split}", (episode for group in groups for episode in group.episodes))
             self.log.metrics(row)
             self.display.evaluation(row)
+            self.on_row(row)
+
+    def _evaluation_due(self) -> bool:
+        """Before the first step of what this folder knows of, and every `--eval-every` steps but the last."""
+        first = self.step == 0 or not self.log.rows("metrics.jsonl")
+        every = self.config.eval_every
+        return first or bool(every and self.step % every == 0 and self.step != self.config.steps)
 
     def _collapsed(self) -> bool:
-        rows = [row for row in self.log.rows("metrics.jsonl") if row["kind"] == "train"]
-        return has_collapsed([row["reward"] for row in rows], self.config.stop_if or 0.0)
+        if self.config.stop_if is None:
+            return False
+        rewards = [row["reward"] for row in self.log.rows("metrics.jsonl") if row["kind"] == "train"]
+        if collapsed := has_collapsed(rewards, self.config.stop_if):
+            self.display.say(
+                f"stopping after step {self.step}: the reward fell below --stop-if {self.config.stop_if} of its best"
+            )
+        return collapsed
 
-    async def save_state(self, name: str | None = None, *, timeout: float = 600.0) -> None:
-        """Save weights and optimizer after the last whole step, once a step."""
+    async def save_state(self, *, final: bool = False, timeout: float = 600.0) -> None:
+        """Save weights and optimizer after the last whole step, once a step; `final` says that the run is at its end."""
         saved = self.checkpoint.step if self.checkpoint else 0
-        if self._learner is None or (saved == self.step and name is None):
+        if self._learner is None or (saved == self.step and not final):
             return
-        path = await self._learner.save_state(name or f"state-{self.step:04d}", timeout=timeout)
-        self.log.checkpoint({"step": self.step, "state": path, "snapshot": self.snapshot})
-        self.checkpoint = Checkpoint(self.step, path)
+        where = {"snapshot": self.snapshot, "session": await self.session.name()}
+        await self._states.save(self._learner, self.step, **where, final=final, timeout=timeout)
+        self.checkpoint = self._states.latest
 
     async def save_on_stop(self) -> None:
         """Let a step whose update is under way become whole, then save; bounded, and never worse than not saving."""
@@ -338,8 +347,13 @@ class Trainer:
             self.display.say(f"the state after step {self.step} could not be saved ({reason}); --resume-from {saved}")
 
     async def _finish(self, policy: Policy) -> None:
-        await self.save_state("final-state" if self.step == self.config.steps else None)
-        self.display.say(f"final weights: {policy.snapshot}")
+        await self.save_state(final=self.step == self.config.steps)
+        say, best = self.display.say, best_snapshot(self.log.rows("metrics.jsonl"))
+        if best is not None:
+            say(f"best weights: {best.snapshot}, after step {best.step}, reward {best.reward:.3f} on {best.where}")
+        say(f"final weights: {policy.snapshot}")
         policy.close()
         assert self._learner is not None
         await self._learner.close()
+        if (command := await self.session.keep_for(policy.snapshot)) is not None:
+            say(f"to make a model of them: {command}")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar, cast
 
+from turngrad.errors import RunError
 from turngrad.faults import LearnerTimeout, explain
 
 T = TypeVar("T")
@@ -28,6 +29,19 @@ async def bounded(timeout: float, doing: str) -> AsyncIterator[None]:
         if limit.expired():
             raise LearnerTimeout(f"{doing} took longer than {timeout:g} s; what the service made of it is unknown") from error
         raise explain(error, doing) from error
+
+
+@contextlib.asynccontextmanager
+async def in_time(timeout: float, sentence: str) -> AsyncIterator[None]:
+    """A RunError of this sentence when the block takes longer than `timeout` seconds; what else it raises passes."""
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise RunError(sentence) from error
 
 
 async def in_thread(call: Callable[[], T], timeout: float, doing: str) -> T:
