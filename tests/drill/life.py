@@ -69,7 +69,7 @@ class Life:
         )
 
 
-async def live(engine: TinyEngine, url: str, *, timeout: float = 60.0, sample_timeout: float = 60.0) -> Life:
+async def live(engine: TinyEngine, url: str, *, timeout: float = 300.0, sample_timeout: float = 300.0) -> Life:
     """Live against the engine's protocol at `url`. What goes wrong is kept in the life, never raised."""
     life = Life()
     try:

@@ -73,7 +73,7 @@ def unbroken(engine: TinyEngine) -> Life:
     return life
 
 
-async def wrong(engine: TinyEngine, unbroken: Life, case: Case, *, limit: float = 120.0) -> str:
+async def wrong(engine: TinyEngine, unbroken: Life, case: Case, *, limit: float = 500.0) -> str:
     """What one case lost beyond what it must, in words; empty where it is as it should be."""
     with proxy(engine.url, *(replace(fault) for fault in case.faults)) as broken:
         try:

@@ -105,7 +105,7 @@ async def train(
     folder: Path,
     *faults: Fault,
     after: dict[int, Callable[[Proxy], object]] | None = None,
-    limit: float = 100.0,
+    limit: float = 500.0,
     **settings: Any,
 ) -> Outcome:
     """A run of three steps of 2 x 4 rollouts; `after[step]` is called with the proxy when that step is done."""
@@ -125,7 +125,7 @@ async def train(
                 "max_tokens": 12,
                 "max_seq_len": 256,
                 "checkpoint_every": 1,
-                "sample_timeout": 60.0,
+                "sample_timeout": 300.0,
                 "output_dir": folder,
             }
             | settings
@@ -304,7 +304,7 @@ async def test_a_run_through_a_storm_takes_its_steps_and_counts_what_it_lost(
 
     faults = list(storm(seed, share=0.2, length=150).faults)
     faults += [Fault("completions", "status", status=409, skip=7 * k) for k in range(1, 5)]
-    outcome = await train(engine, tmp_path / "run", *faults, limit=300.0)
+    outcome = await train(engine, tmp_path / "run", *faults)
     check(engine, outcome, unbroken)
 
 
@@ -336,7 +336,7 @@ def test_a_refusal_in_mid_run_is_one_sentence_and_status_1_and_leaves_no_process
             text=True,
             start_new_session=True,
         )
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=500)
     assert process.returncode == 1
     assert [line.partition(";")[0] for line in errors.splitlines()] == [
         "error: the service asks for payment (HTTP 402 on sampling)"
