@@ -135,7 +135,8 @@ def test_arithmetic_with_operands_of_ones_own_and_a_model_that_cannot_learn_it(t
         frozenset(map(int, re.findall(r"\d+", task))) for task in split["held_out"]
     }
     (step,) = rows(folder, "train")
-    assert (step["rollouts"], step["updated"], step["turns_per_episode"]) == (8, False, 1)
+    # The starter calls tools where there are none, and is told so: further turns, but none of the user's.
+    assert (step["rollouts"], step["updated"], step["reward"], step["user_turns_per_episode"]) == (8, False, 0, 1)
 
 
 @pytest.mark.full
