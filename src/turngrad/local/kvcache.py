@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,12 +74,13 @@ class KVCache:
 
     def _resize(self, slots: int, capacity: int) -> None:
         shape = (slots, self.spec.kv_heads, capacity, self.spec.head_dim)
+        held = max((slot.tail for slot in self.slots), default=0)
         for pool in (self.keys, self.values):
             grown = []
             for layer in range(self.spec.layers):
-                fresh = torch.zeros(shape, device=self._device, dtype=self._dtype)
+                fresh = _zeros(shape, self._device, self._dtype)
                 if pool:
-                    fresh[: len(self.slots), :, : self._capacity] = pool[layer]
+                    fresh[: len(self.slots), :, :held] = pool[layer][:, :, :held]
                     pool[layer] = torch.empty(0)
                 grown.append(fresh)
             pool[:] = grown
@@ -193,6 +195,13 @@ class KVCache:
         return shared
 
 
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros. On CPUs they take memory, and time, only where something is written: numpy asks for pages that are zero already."""
+    if device.type == "cpu" and dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(np.zeros(shape, np.float32 if dtype == torch.float32 else np.float64))
+    return torch.zeros(shape, device=device, dtype=dtype)
+
+
 class CacheAttention:
     """`decoder.Attend` of one sampler step: `decoding` slots add one token each, then `chunks` add several each.
 
@@ -205,8 +214,9 @@ class CacheAttention:
         self._count = len(decoding)
         device = cache.keys[0].device
         if decoding:
-            self._index = torch.tensor([slot.index for slot in decoding], device=device)
-            self._place = torch.tensor([slot.tail for slot in decoding], device=device)
+            _, kv_heads, capacity, _ = cache.keys[0].shape
+            first = torch.tensor([slot.index * kv_heads * capacity + slot.tail for slot in decoding], device=device)
+            self._rows = (first[:, None] + torch.arange(kv_heads, device=device) * capacity).flatten()
             self._runs = self._decode_runs(decoding, device, cache.keys[0].dtype)
             groups: dict[int, tuple[Shared, list[int]]] = {}
             for row, slot in enumerate(decoding):
@@ -253,9 +263,9 @@ class CacheAttention:
 
     def _decode(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys[self._index, :, self._place] = k
-        values[self._index, :, self._place] = v
         n, heads, d = q.shape
+        for pool, new in ((keys, k), (values, v)):
+            pool.view(-1, d).index_copy_(0, self._rows, new.reshape(-1, d))
         kv_heads = k.shape[1]
         grouped = q.view(n, kv_heads, heads // kv_heads, d)
         mixes, sums = [], []
