@@ -29,6 +29,10 @@ TRAIN = [sys.executable, str(ROOT / "scripts" / "train.py")]
 SMALL = ["--tasks-per-step", "2", "--group-size", "4", "--train-tasks", "6", "--eval-tasks", "0", "--checkpoint-every", "1"]
 ENV = {key: value for key, value in os.environ.items() if not key.startswith(("FIREWORKS", "HUD", "TINKER"))}
 MARK = "TURNGRAD_TEST_RUN"
+PATIENCE = 900.0
+"""Seconds to wait for what must happen: a machine that does ten other things at once is slow, and not wrong."""
+SOON = 40.0
+"""Seconds to an end that is asked for, which takes less than 10 s on a machine with a core to spare."""
 STARTED: list[subprocess.Popen[bytes]] = []
 """What `end_all` ends: a test that fails leaves its trainer in the middle."""
 
@@ -50,7 +54,7 @@ class Running:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def wait(self, seconds: float = 300) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """The exit status; what was printed is in the error when there is none in time."""
         try:
             return self.process.wait(seconds)
@@ -62,7 +66,7 @@ class Running:
         self.process.kill()
         self.process.wait()
 
-    def until(self, happened: Callable[[], Any], seconds: float = 180) -> None:
+    def until(self, happened: Callable[[], Any], seconds: float = PATIENCE) -> None:
         """Wait for something to happen while the trainer runs."""
         deadline = time.monotonic() + seconds
         while not happened():
@@ -70,7 +74,7 @@ class Running:
             assert time.monotonic() < deadline, f"did not happen within {seconds} s:\n{self.output}"
             time.sleep(0.05)
 
-    def until_rows(self, count: int, seconds: float = 180) -> None:
+    def until_rows(self, count: int, seconds: float = PATIENCE) -> None:
         """Wait until metrics.jsonl has `count` lines."""
         path = self.folder / "metrics.jsonl"
         self.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count, seconds)
@@ -122,7 +126,7 @@ def end_all() -> None:
         process.wait()
 
 
-def finished(folder: Path, *flags: str, seconds: float = 300, **how: Any) -> Running:
+def finished(folder: Path, *flags: str, seconds: float = PATIENCE, **how: Any) -> Running:
     """The same, run to its end, which must be a good one."""
     run = start(folder, *flags, **how)
     assert run.wait(seconds) == 0, run.output
@@ -145,7 +149,7 @@ def living() -> list[int]:
     return [pid for pid in pids if (stat := _of(pid, "stat")) and stat.rpartition(b")")[2].split()[0] != b"Z"]
 
 
-def gone(pids: list[int], seconds: float = 10) -> bool:
+def gone(pids: list[int], seconds: float = SOON) -> bool:
     """Whether all of these have ended within that time."""
     deadline = time.monotonic() + seconds
     while (left := set(pids).intersection(living())) and time.monotonic() < deadline:
@@ -153,7 +157,7 @@ def gone(pids: list[int], seconds: float = 10) -> bool:
     return not left
 
 
-def left_nothing(run: Running, seconds: float = 10) -> None:
+def left_nothing(run: Running, seconds: float = SOON) -> None:
     """Assert that a run which has ended left no process, and no port that it listened on."""
     deadline = time.monotonic() + seconds
     while (left := run.processes()) and time.monotonic() < deadline:
@@ -191,7 +195,7 @@ def kill_9(run: Running) -> None:
     run.process.wait()
     left_nothing(run)
     assert gone(processes)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SOON
     # The kernel takes a process's memory, and with it its mark, before it closes its sockets.
     while not all(map(refuses, open_ports)) and time.monotonic() < deadline:
         time.sleep(0.05)

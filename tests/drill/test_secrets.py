@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.drill.replay import recorder
-from tests.processes import ENV, ROOT, SMALL, TRAIN, at_service, left_nothing, rows, start, starter_engine
+from tests.processes import ENV, PATIENCE, ROOT, SMALL, TRAIN, at_service, left_nothing, rows, start, starter_engine
 from turngrad.runlog import read_episodes
 from turngrad.skeleton import write_skeleton
 
@@ -65,7 +65,7 @@ def test_a_401_that_echoes_the_key_is_shown_without_it(who: str, tmp_path: Path)
         else:
             flags = at_service(f"{url}/training/v1/serverless")
         run = start(tmp_path / "run", *flags, "--steps", "1", environment=KEYS)
-        assert run.wait(120) == 2
+        assert run.wait() == 2
     left_nothing(run)
     assert "401" in run.output
     assert who == "an MCP server" or "[FIREWORKS_API_KEY]" in run.output
@@ -119,7 +119,7 @@ def test_a_run_whose_servers_echo_every_secret_leaves_none(tmp_path: Path) -> No
             [sys.executable, str(ROOT / "scripts" / script[0]), *script[1:]],
             env={**ENV, **KEYS},
             capture_output=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=True,
         )
         assert not _planted(made.stdout + made.stderr)
@@ -129,7 +129,7 @@ def test_a_run_whose_servers_echo_every_secret_leaves_none(tmp_path: Path) -> No
         [*TRAIN, "--resume-from", str(run.folder), "--steps", "2"],
         env={**ENV, **KEYS},
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert again.returncode == 2

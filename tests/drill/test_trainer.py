@@ -23,7 +23,9 @@ import pytest
 from tests.drill.replay import Recorder, recorder
 from tests.processes import (
     ENV,
+    PATIENCE,
     SMALL,
+    SOON,
     TRAIN,
     Running,
     at_service,
@@ -64,8 +66,8 @@ def test_a_signal_while_the_engine_starts_ends_the_run_with_130_and_leaves_nothi
     run.until(lambda: "turngrad.local.server" in run.children())
     started = time.monotonic()
     run.signal(signal.SIGTERM)
-    assert run.wait(30) == 130
-    assert time.monotonic() - started < 10
+    assert run.wait() == 130
+    assert time.monotonic() - started < SOON
     left_nothing(run)
     assert "Traceback" not in run.output
     assert "stopping" in run.output
@@ -110,8 +112,8 @@ def test_a_signal_in_any_phase_saves_what_is_done_and_ends_with_130(
     run.until(lambda: text in run.output if text is not None else _asked(made, delay))
     started = time.monotonic()
     run.signal(number)
-    assert run.wait(60) == 130, run.output
-    assert time.monotonic() - started < 15
+    assert run.wait() == 130, run.output
+    assert time.monotonic() - started < SOON
     left_nothing(run)
     parses(run.folder)
     assert "Traceback" not in run.output
@@ -135,8 +137,8 @@ def test_a_second_signal_ends_the_run_at_once_and_its_children_with_it(tmp_path:
     assert run.process.poll() is None, "a stopped engine cannot save"
     started = time.monotonic()
     run.signal(signal.SIGINT)
-    assert run.wait(5) == 130
-    assert time.monotonic() - started < 1
+    assert run.wait() == 130
+    assert time.monotonic() - started < SOON / 10
     # A stopped process hears of its parent's end when it goes on.
     os.kill(engine, signal.SIGCONT)
     left_nothing(run)
@@ -151,8 +153,8 @@ def test_a_signal_during_the_imports_is_heard_twice(tmp_path: Path) -> None:
     run.signal(signal.SIGINT)
     run.signal(signal.SIGTERM)
     started = time.monotonic()
-    assert run.wait(30) in (130, 143)
-    assert time.monotonic() - started < 1
+    assert run.wait() in (130, 143)
+    assert time.monotonic() - started < SOON / 10
     left_nothing(run)
 
 
@@ -163,7 +165,7 @@ def test_a_terminal_that_goes_away_stops_the_run_as_a_signal_does(tmp_path: Path
     run.until_rows(1)
     time.sleep(0.5)
     os.close(terminal)
-    assert run.wait(30) == 130
+    assert run.wait() == 130
     left_nothing(run)
     parses(run.folder)
     assert rows(run.folder, "checkpoints.jsonl")[-1]["step"] == steps(run.folder)[-1]
@@ -189,7 +191,12 @@ def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(tail: str, tmp_path:
     """Lost: the output."""
     command = " ".join([*TRAIN, "--output-dir", str(tmp_path / "run"), *SMALL, "--steps", "2"])
     shell = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command} {tail}"], env=ENV, capture_output=True, text=True, timeout=200, check=False
+        ["bash", "-c", f"set -o pipefail; {command} {tail}"],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert shell.returncode == 0, shell.stderr
     assert "Traceback" not in shell.stderr + shell.stdout
@@ -204,7 +211,7 @@ def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(tail: str, tmp_path:
 def test_a_read_only_disk_is_a_sentence(tmp_path: Path) -> None:
     with _disk(tmp_path / "disk", "ro") as disk:
         run = start(disk / "run", "--steps", "1", printed=tmp_path / "printed")
-        assert run.wait(60) == 2
+        assert run.wait() == 2
     assert run.output.count("\n") == 1
     assert "cannot write to the run folder" in run.output
     assert "--output-dir" in run.output
@@ -229,7 +236,7 @@ def test_a_disk_that_fills_up_at_one_file_ends_the_run_in_a_sentence_and_the_run
         subprocess.run(["mount", "--bind", str(full), str(folder / file)], check=True)
         try:
             _fill(disk)
-            status = run.wait(120)
+            status = run.wait()
         finally:
             subprocess.run(["umount", str(folder / file)], check=True)
         assert status == 1, run.output
@@ -248,7 +255,7 @@ def test_a_disk_that_is_full_from_the_start_is_a_sentence(tmp_path: Path) -> Non
     with _disk(tmp_path / "disk", "size=64k") as disk:
         _fill(disk)
         run = start(disk / "run", "--steps", "1", printed=tmp_path / "printed")
-        assert run.wait(60) == 1
+        assert run.wait() == 1
     assert run.output.count("\n") == 1
     assert "No space left on device" in run.output
 
