@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,6 +101,7 @@ def test_a_run_whose_servers_echo_every_secret_leaves_none(tmp_path: Path) -> No
     run = start(tmp_path / "run", "--backend", "local", *flags, "--steps", "1", small=False, environment=KEYS)
     seen: dict[int, bytes] = {}
     while run.process.poll() is None:
+        time.sleep(0.2)
         for pid in run.processes():
             try:
                 seen[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
