@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,23 @@ def test_watch_writes_whenever_the_run_has_moved_and_ends_with_it(tmp_path: Path
     assert seen[0] == (1, 0.2)
     assert seen[-1] == (2, None)
     assert config_from(read_config(folder)).steps == 2
+
+
+def test_watch_leaves_the_file_alone_while_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Enough(Exception): ...
+
+    folder, out = write_run(tmp_path / "run", steps=1, planned=2), tmp_path / "report.html"
+    written: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        written.append(out.stat().st_mtime_ns)
+        if len(written) == 5:
+            raise Enough
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(Enough):
+        watch(Report([folder]), out, 10, lambda text: None)
+    assert len(set(written)) == 1
 
 
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
