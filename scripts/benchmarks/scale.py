@@ -6,7 +6,8 @@ per sample are lognormal with a median of 1.5 and a sigma of 0.5 (mean 1.7, 95th
 whatever the concurrency. Every second attempt leaves its last call out, so that groups have spread.
 
 The ideal is a machine that costs nothing: the step takes as long as its longest episode sleeps. `ours` of the throughput row is
-rollouts per second, `other` the ideal's.
+rollouts per second, `other` the ideal's. What the simulation leaves out, the client that asks a service for a sample, is measured
+beside it: the SDK's own processor time per sample, on a prompt of 1,500 tokens, against the engine of this repository.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from turngrad.advantages import group_advantages
 from turngrad.agent import LoopSettings
 from turngrad.batch import build_batch
 from turngrad.envkit.quiet import drop_stream_noise
-from turngrad.policy import Sample
+from turngrad.policy import Policy, Sample, SamplingSettings
 from turngrad.pool import ServerPool
 from turngrad.rollout import Group, Rollouts, RolloutSettings
 from turngrad.runlog import RunLog
@@ -43,6 +44,7 @@ from bfcl_data import load_category  # noqa: E402  # pyright: ignore[reportMissi
 
 from tests.envs.bfcl_scripts import truth  # noqa: E402
 from tests.families import family  # noqa: E402
+from tests.tiny_engine import tiny_engine  # noqa: E402
 
 LEVELS = (64, 128, 256, 512)
 GROUP = 8
@@ -118,7 +120,27 @@ MODEL = family("qwen3.5")
 
 
 def run() -> list[dict[str, Any]]:
-    return [row for rollouts in LEVELS for row in asyncio.run(measure(rollouts)).rows()]
+    steps = [row for rollouts in LEVELS for row in asyncio.run(measure(rollouts)).rows()]
+    return [*steps, _row("processor time a sample, the SDK's client", 1000 * asyncio.run(sdk_seconds()), None, "ms")]
+
+
+async def sdk_seconds(samples: int = 256, at_once: int = 32) -> float:
+    """Processor time of this process for one sample by the genuine client; the engine is another process."""
+    with tempfile.TemporaryDirectory() as folder, tiny_engine(Path(folder)) as engine:
+        client = engine.service().create_sampling_client(base_model=engine.model)
+        policy = Policy(client.deployment_sampler, "base", ["<end>"], SamplingSettings(), owner=client)
+        slots = asyncio.Semaphore(at_once)
+
+        async def one(seed: int) -> None:
+            async with slots:
+                await policy.sample([1 + (seed + i) % 250 for i in range(1500)], 16, cache_key=f"{seed}", seed=seed)
+
+        await asyncio.gather(*map(one, range(8)))
+        before = time.process_time()
+        await asyncio.gather(*map(one, range(8, 8 + samples)))
+        spent = time.process_time() - before
+        policy.close()
+    return spent / samples
 
 
 async def measure(rollouts: int) -> Level:
