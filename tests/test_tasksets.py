@@ -114,7 +114,7 @@ def test_the_starter_trains_on_the_tasks_it_has_most_to_gain_from_unless_told_ot
     config = TrainConfig(taskset="bfcl-multi-turn", backend="local").resolve()
     wanted = set(STARTER_POOL.read_text().split())
     assert {row.id for row in load_taskset(config).train} == wanted
-    assert len(wanted) == 24
+    assert len(wanted) == 16
     assert TrainConfig(taskset="bfcl-multi-turn", backend="local", train_tasks=8).resolve().train_ids is None
     assert TrainConfig(taskset="bfcl-multi-turn", backend="local", base_model="smollm2-135m").resolve().train_ids is None
 

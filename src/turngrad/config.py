@@ -171,11 +171,11 @@ class TrainConfig(BaseModel):
 
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature of the rollouts.")
     learning_rate: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Adam's learning rate.")
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Steps over which the learning rate rises to its value."
+    warmup_steps: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Steps over which the learning rate rises to its value."
     )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="After the warm-up: stay, or fall to a tenth at the last step."
+    schedule: Literal["constant", "linear", "cosine"] | None = Field(
+        default=None, description="After the warm-up: stay, or fall to a tenth at the last step."
     )
     loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field(
         default="importance_sampling", description="Policy-gradient loss."
@@ -186,7 +186,7 @@ class TrainConfig(BaseModel):
         default="group-zscore", description="How the rewards of a group become advantages."
     )
     credit: Literal["episode", "turn"] = Field(
-        default="episode",
+        default="turn",
         description="episode: one advantage for all of an episode's turns. turn: one for each user turn, from what the episode "
         "earned in it and after, where the environment reports that (BFCL does).",
     )

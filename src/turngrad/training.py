@@ -255,6 +255,8 @@ class Trainer:
         assert self._learner is not None
         assert config.learning_rate is not None
         assert config.steps is not None
+        assert config.warmup_steps is not None
+        assert config.schedule is not None
         rate = learning_rate_at(
             step, peak=config.learning_rate, steps=config.steps, warmup=config.warmup_steps, schedule=config.schedule
         )

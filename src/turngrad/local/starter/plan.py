@@ -60,12 +60,12 @@ class Options:
     first: Stage = field(default_factory=lambda: Stage(Schedule(tokens=980_000), generated=0.0, substituted=0.4))
     second: Stage = field(
         default_factory=lambda: Stage(
-            Schedule(tokens=2_380_000, muon_rate=0.012, adam_rate=2e-3, cool_share=0.8), generated=0.45, substituted=0.35
+            Schedule(tokens=4_000_000, muon_rate=0.012, adam_rate=2e-3, cool_share=0.8), generated=0.6, substituted=0.3
         )
     )
     third: Stage = field(
         default_factory=lambda: Stage(
-            Schedule(tokens=420_000, muon_rate=0.012, adam_rate=2e-3, cool_share=0.9), generated=0.78, substituted=0.22
+            Schedule(tokens=1_000_000, muon_rate=0.012, adam_rate=2e-3, cool_share=0.9), generated=0.75, substituted=0.25
         )
     )
     kept: float = 0.3
@@ -76,5 +76,5 @@ class Options:
     """Seed of the initial weights and of the order of everything."""
     samples: int = 8
     """Samples of each task when the result is judged at temperature 1."""
-    pool: int = 24
+    pool: int = 16
     """Training entries to list in learnable.txt: those whose best sample is furthest above their mean."""
