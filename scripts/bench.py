@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,6 +51,8 @@ def bench(
 
 
 def _load(name: str) -> Any:
+    # Before torch is imported. As in the engine's own process: spinning threads slow each other down on busy cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,9 +1,12 @@
 """The embedded engine against what one would write without it, on the same machine, model and shapes.
 
 Sampling against `model.generate` with left padding; training against a padded torch loop over the same model of
-transformers; then the engine's own overhead: the share of forward_backward's wall time not spent in the model, measured
-through the genuine SDK, and its CPU time per one-token request. Ours and the other take turns; rows are medians. Set
-TURNGRAD_BENCH_TRL to a Python that has trl to add a GRPO step of TRL (see `engine_peer.py`).
+transformers; a whole GRPO step against TRL's; then the engine's own overhead: the share of forward_backward's wall time not
+spent in the model, measured through the genuine SDK, and its CPU time per one-token request. Ours and the other take turns;
+rows are medians.
+
+TRL needs an environment of its own. TURNGRAD_BENCH_TRL names its folder; it is made there, once, if it does not exist
+(`uv venv` and `uv pip install trl`, about 2 GB). Without the variable that row says that it was left out.
 """
 
 from __future__ import annotations
@@ -51,13 +54,17 @@ HUNDRED_MILLION |= {"num_key_value_heads": 4, "vocab_size": 16384, "tie_word_emb
 def run() -> list[Row]:
     """Every row; about five minutes on two quiet cores."""
     torch.set_num_threads(os.cpu_count() or 1)
+    trl = _trl_python()
     with tempfile.TemporaryDirectory() as folder:
         tiny = _folder(Path(folder) / "tiny", TINY)
         base = load_base_model("tiny", tiny, CPU)
         theirs = Qwen3ForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+        # The first calls of a process load kernels; neither side is charged for that.
+        _our_rate(base, [list(range(2, 40))] * 2, 4)
+        _generate_rate(theirs, [list(range(2, 40))] * 2, 4)
         rows = [_sampling(base, theirs, count) for count in (1, 8, 32, 64)]
         rows.append(_training(base, theirs))
-        rows += _trl(base, tiny)
+        rows.append(_trl(base, tiny, trl))
         rows.append(_overhead(_folder(Path(folder) / "large", HUNDRED_MILLION), Path(folder)))
         rows.append(_request_cost(tiny, Path(folder)))
         return rows
@@ -95,27 +102,27 @@ def _sampling(base: BaseModel, theirs: Qwen3ForCausalLM, count: int) -> Row:
     prompts = [prefix + rng.integers(2, base.spec.vocab, OWN - index % 8).tolist() for index in range(count)]
     bar = 4.0 if count == 32 else None
     repeats = REPEATS if bar else 1
-    ours, other = _in_turns(lambda: _our_rate(base, prompts), lambda: _generate_rate(theirs, prompts), repeats)
+    ours, other = _in_turns(lambda: _our_rate(base, prompts, NEW), lambda: _generate_rate(theirs, prompts, NEW), repeats)
     return _row(f"sampling, {count} requests, {PREFIX}-token shared prefix, vs generate", "tokens/s", ours, other, bar)
 
 
-def _our_rate(base: BaseModel, prompts: list[list[int]]) -> float:
+def _our_rate(base: BaseModel, prompts: list[list[int]], new: int) -> float:
     cache = KVCache(base.spec, CPU, torch.float32, 2 << 30)
     sampler = Sampler(base.freeze(base.weights), cache, StopTable(None, frozenset(), base.spec.vocab), CPU)
     results: list[Any] = []
     start = time.perf_counter()
     for index, prompt in enumerate(prompts):
-        sampler.submit(Completion("m", prompt, NEW, cache_key=str(index)), results.append)
+        sampler.submit(Completion("m", prompt, new, cache_key=str(index)), results.append)
     while sampler.busy:
         sampler.step()
     seconds = time.perf_counter() - start
-    if any(len(result.output_ids) != NEW for result in results) or len(results) != len(prompts):
+    if any(len(result.output_ids) != new for result in results) or len(results) != len(prompts):
         raise RuntimeError("a completion is missing or short")
-    return len(prompts) * NEW / seconds
+    return len(prompts) * new / seconds
 
 
 @torch.inference_mode()
-def _generate_rate(model: Any, prompts: list[list[int]]) -> float:
+def _generate_rate(model: Any, prompts: list[list[int]], new: int) -> float:
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
@@ -123,8 +130,8 @@ def _generate_rate(model: Any, prompts: list[list[int]]) -> float:
     out = model.generate(
         input_ids=ids,
         attention_mask=mask,
-        max_new_tokens=NEW,
-        min_new_tokens=NEW,
+        max_new_tokens=new,
+        min_new_tokens=new,
         do_sample=True,
         top_k=0,
         top_p=1.0,
@@ -133,7 +140,7 @@ def _generate_rate(model: Any, prompts: list[list[int]]) -> float:
     )
     # The sampling logprobs are part of the job: RL cannot do without them.
     torch.stack(out.logits, 1).log_softmax(-1).gather(2, out.sequences[:, longest:, None])
-    return len(prompts) * NEW / (time.perf_counter() - start)
+    return len(prompts) * new / (time.perf_counter() - start)
 
 
 # ------------------------------------------------------------------------------------------------------------ training
@@ -194,15 +201,43 @@ def _padded_step(model: Qwen3ForCausalLM, data: list[Datum]) -> None:
     (-(logprobs - padded("sampled_logprobs")).exp() * padded("weights")).sum().backward()
 
 
-def _trl(base: BaseModel, folder: Path) -> list[Row]:
-    """A GRPO step of 4 prompts x 8 attempts, 360 + 64 tokens, sampling included, in a Python that has trl."""
-    python = os.environ.get("TURNGRAD_BENCH_TRL")
-    if not python:
-        return []
-    peer = [python, str(Path(__file__).with_name("engine_peer.py")), str(folder)]
-    other = json.loads(subprocess.run(peer, check=True, capture_output=True, text=True).stdout.splitlines()[-1])["seconds"]
-    ours = statistics.median(_grpo_step(base) for _ in range(REPEATS))
-    return [_row("GRPO step, 4 x 8 completions of 64 tokens, vs TRL", "s", ours, other, 1.0, lower_is_better=True)]
+def _trl_python() -> Path | None:
+    """The interpreter of the environment that TURNGRAD_BENCH_TRL names, made if the folder is not there."""
+    chosen = os.environ.get("TURNGRAD_BENCH_TRL")
+    if not chosen:
+        return None
+    folder = Path(chosen).expanduser()
+    python = folder / "bin" / "python"
+    if not folder.exists():
+        print(f"making an environment with trl in {folder} (once)", file=sys.stderr)
+        subprocess.run(
+            ["uv", "venv", "--quiet", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}", str(folder)], check=True
+        )
+        subprocess.run(["uv", "pip", "install", "--quiet", "--python", str(python), "trl"], check=True)
+    return python
+
+
+def _trl(base: BaseModel, folder: Path, python: Path | None) -> Row:
+    """A GRPO step of 4 prompts x 8 attempts, 360 + 64 tokens, sampling included."""
+    name = "GRPO step, 4 x 8 completions of 64 tokens, vs TRL"
+    _grpo_step(base)
+    if python is None:
+        ours = statistics.median(_grpo_step(base) for _ in range(REPEATS))
+        return _row(f"{name}: left out, TURNGRAD_BENCH_TRL names no environment", "s", ours, None, None, lower_is_better=True)
+    command = [str(python), str(Path(__file__).with_name("engine_peer.py")), str(folder), str(REPEATS + 1)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+
+        def step() -> float:
+            assert peer.stdin is not None
+            assert peer.stdout is not None
+            print("step", file=peer.stdin, flush=True)
+            for line in peer.stdout:
+                if line.startswith('{"seconds"'):
+                    return json.loads(line)["seconds"]
+            raise RuntimeError(f"TRL's step failed: run {' '.join(command)} and press Enter to see why")
+
+        step()
+        return _row(name, "s", *_in_turns(lambda: _grpo_step(base), step), bar=1.0, lower_is_better=True)
 
 
 def _grpo_step(base: BaseModel) -> float:

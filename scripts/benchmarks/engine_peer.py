@@ -1,13 +1,13 @@
 """One GRPO step of TRL on the engine benchmark's model and shapes: 4 prompts of 360 tokens, 8 completions of 64 each.
 
-Run by `engine.py` under a Python that has trl; prints {"seconds": median of the steps after the first}.
+Run by `engine.py` under a Python that has trl: engine_peer.py MODEL_FOLDER STEPS. Waits for a line on stdin before each step, so
+that the two sides take turns, and prints {"seconds": wall time} after it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -19,40 +19,37 @@ from datasets import Dataset  # pyright: ignore[reportMissingImports]
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
-STEPS = 3
 
-
-class Clock(TrainerCallback):
-    """Wall seconds of each step."""
+class Turns(TrainerCallback):
+    """Begins each step when told to, and tells its wall seconds."""
 
     def __init__(self) -> None:
         self.started = 0.0
-        self.seconds: list[float] = []
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
+        sys.stdin.readline()
         self.started = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.seconds.append(time.perf_counter() - self.started)
+        print(json.dumps({"seconds": time.perf_counter() - self.started}), flush=True)
 
 
-def main(folder: str) -> None:
-    """Trains for a few steps with random rewards, which leave no group without spread."""
+def main(folder: str, steps: int) -> None:
+    """Trains for `steps` steps with random rewards, which leave no group without spread."""
     torch.set_num_threads(os.cpu_count() or 1)
     rng = np.random.default_rng(0)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.pad_token or "w0"
     tokenizer.eos_token = tokenizer.eos_token or "w1"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    words = [" ".join(f"w{i}" for i in rng.integers(2, 4096, 360)) for _ in range(4 * STEPS)]
-    clock = Clock()
+    words = [" ".join(f"w{i}" for i in rng.integers(2, 4096, 360)) for _ in range(4 * steps)]
     with tempfile.TemporaryDirectory() as output:
         config = GRPOConfig(
             output_dir=output,
             per_device_train_batch_size=32,
             num_generations=8,
             max_completion_length=64,
-            max_steps=STEPS,
+            max_steps=steps,
             learning_rate=1e-4,
             beta=0.0,
             temperature=1.0,
@@ -71,11 +68,10 @@ def main(folder: str) -> None:
             args=config,
             train_dataset=Dataset.from_dict({"prompt": words}),
             processing_class=tokenizer,
-            callbacks=[clock],
+            callbacks=[Turns()],
         )
         trainer.train()
-    print(json.dumps({"seconds": statistics.median(clock.seconds[1:])}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))
