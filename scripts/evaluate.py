@@ -136,7 +136,6 @@ async def _play_agent(
         temperature=config.temperature,
         system_prompt=prompt,
         timeout=train.sample_timeout,
-        max_turns=train.max_turns,
     )
     _announce(config, f"{player.name} at {player.url}", rows, taskset, display)
     async with open_baselines(train, taskset) as session:

@@ -9,6 +9,7 @@ the endpoint does costs one rollout, and is counted (C7).
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from turngrad.config import TrainConfig
 from turngrad.episodes import Failure
 from turngrad.errors import RolloutError, RunError, UserError
 from turngrad.hud_player import ContextOverflow, Play, playing
-from turngrad.rollout import Rollouts, RolloutSettings
+from turngrad.rollout import Rollouts, RolloutSettings, hud_task
 from turngrad.runtimes import open_runtime
 from turngrad.session import loop_settings, quiet_libraries
 from turngrad.tasksets import TaskRow, Taskset
@@ -111,7 +112,8 @@ async def open_baselines(config: TrainConfig, taskset: Taskset) -> AsyncIterator
     """
     quiet_libraries()
     assert config.max_concurrent is not None
-    async with open_runtime(taskset.placement) as provider:
+    first = hud_task(taskset.train[0])
+    async with open_runtime(taskset.placement, first=first, concurrent=config.max_concurrent) as provider:
         session = BaselineSession(
             config,
             Rollouts(
@@ -133,7 +135,6 @@ def baseline(
     temperature: float | None = None,
     system_prompt: str | None = None,
     timeout: float = 600.0,
-    max_turns: int = 64,
 ) -> Baseline:
     """The model that `agent`, KIND:MODEL, names. `timeout` is in seconds, for one answer.
 
@@ -150,7 +151,8 @@ def baseline(
         raise UserError(f"{key_name} is not set; export it, or name an endpoint that needs no key with --agent-url")
     # A provider's client insists on a key; an endpoint that needs none ignores it.
     key = key or "none"
-    common = {"model": model, "system_prompt": system_prompt, "max_steps": max_turns, "auto_respond": False}
+    # The limit on turns is the episode's own, which counts those between two user turns as well.
+    common = {"model": model, "system_prompt": system_prompt, "max_steps": sys.maxsize, "auto_respond": False}
     agent_class, config, address = _MAKERS[kind](key, url, timeout, temperature, common)
     return Baseline(agent, address, key_name, key, lambda play: playing(agent_class, config, play))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hud.eval.run import Run
 
 CONNECTION = "tools"
-_STOPS = {"max_steps": StopReason.MAX_TURNS, "length": StopReason.MAX_TOKENS, "malformed_tool_call": StopReason.MALFORMED}
+_STOPS = {"length": StopReason.MAX_TOKENS, "malformed_tool_call": StopReason.MALFORMED}
 
 
 class ContextOverflow(Exception):
@@ -99,9 +99,11 @@ class _Player(ToolAgent[Any, Any]):
             # What hud calls an error of the run is here the model's doing, and the run goes on to be graded.
             run.trace.status = "completed"
             return self._episode.stop
-        if run.trace.status == "error":
+        stop = _STOPS.get(run.trace.stop_reason or "", StopReason.DONE)
+        if run.trace.status == "error" and stop is not StopReason.MALFORMED:
             raise RolloutError(Failure.SAMPLER, run.trace.error or "hud's agent ended with an error and no reason")
-        return _STOPS.get(run.trace.stop_reason or "", StopReason.DONE)
+        run.trace.status = "completed"
+        return stop
 
     async def get_response(self, state: RunState[Any], **options: Any) -> AgentStep:
         """The model's next message with calls, or its last one; user turns in between are asked for and answered here.
@@ -111,6 +113,9 @@ class _Player(ToolAgent[Any, Any]):
         episode = self._episode
         while True:
             if episode.over:
+                return AgentStep(content=episode.said, done=True)
+            if episode.steps >= self.play.loop.max_turns:
+                episode.stop = StopReason.MAX_TURNS
                 return AgentStep(content=episode.said, done=True)
             try:
                 if episode.tools_changed:
@@ -125,13 +130,10 @@ class _Player(ToolAgent[Any, Any]):
                 return AgentStep(done=True, error=str(error))
             except ContextOverflow as error:
                 episode.stop = StopReason.CONTEXT_OVERFLOW
-                return AgentStep(done=True, error=str(error))
+                return AgentStep(content=episode.said, done=True, error=str(error))
             if turn.done:
                 return step
             self._run.record(step)
-            if episode.steps >= self.play.loop.max_turns:
-                episode.stop = StopReason.MAX_TURNS
-                return AgentStep(done=True)
             episode.tools_changed = episode.tools_changed or turn.tools_changed
             state.messages += [self._format_user_text(message["content"]) for message in turn.messages]
             episode.user_turn += 1

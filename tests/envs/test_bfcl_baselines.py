@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,13 +141,16 @@ async def test_bad_calls_are_counted_as_a_policys_and_end_the_episode(session: B
     assert (episode.excluded, episode.reward) == (None, 0.0)
 
 
-async def test_a_model_that_never_stops_is_stopped_by_the_limits_and_graded(session: BaselineSession) -> None:
-    with provider(lambda asked: [("pwd", {})]) as server:
-        player = baseline("openai:busy", url=server.openai, max_turns=5)
-        episodes = await play(session, player, [ROWS["multi_turn_base_0"]])
+@pytest.mark.parametrize("said", [[("pwd", {})], "And now?"])
+async def test_a_model_that_never_stops_is_stopped_by_the_limit_on_turns_and_graded(
+    session: BaselineSession, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.setattr(session.rollouts, "_loop", replace(session.rollouts._loop, max_turns=3))
+    with provider(lambda asked: said) as server:
+        episodes = await play(session, baseline("openai:busy", url=server.openai), [ROWS["multi_turn_base_0"]])
     episode = episodes["multi_turn_base_0"]
     assert episode.stop_reason is StopReason.MAX_TURNS
-    assert (len(episode.turns), episode.reward, episode.excluded) == (5, 0.0, None)
+    assert (len(episode.turns), episode.reward, episode.excluded) == (3, 0.0, None)
 
 
 async def test_a_full_context_is_the_models_doing_and_is_graded(session: BaselineSession) -> None:
@@ -213,33 +218,26 @@ async def test_no_key_and_no_endpoint_is_a_sentence(monkeypatch: pytest.MonkeyPa
 
 async def test_the_script_writes_a_table_by_category_and_a_result_that_compares(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("FIREWORKS", "HUD", "TINKER", "OPENAI"))}
-    results = tmp_path / "gold.json", tmp_path / "mute.json"
-    flags = ["--taskset", "bfcl-multi-turn", "--tasks", "6", "--samples", "2", "--split", "held_out"]
-    with provider(ground_truth("tool")) as gold, provider(silence) as mute:
-        started = [
-            subprocess.Popen(
-                [*(sys.executable, "scripts/evaluate.py", "--agent", f"openai:{path.stem}", "--json-file", str(path)), *flags],
-                env={**environment, "OPENAI_BASE_URL": server.openai, "OPENAI_API_KEY": KEY},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for path, server in zip(results, (gold, mute), strict=True)
-        ]
-        said = [process.communicate(timeout=120)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], said
-    assert KEY not in "".join(said)
-    found = [json.loads(path.read_text()) for path in results]
-    assert [(result["reward"], result["samples"]) for result in found] == [(1.0, 12), (0.0, 12)]
-    assert [result["base_model"] for result in found] == ["openai:gold", "openai:mute"]
-    assert set(found[0]["per_task"].values()) == {1.0}
-    assert found[0]["prompt_tokens"] == 100 * len(gold.asked)
-    assert "multi_turn_base              reward 1.000  pass@1 1.000  tasks 6" in said[0]
-    compared = subprocess.run(
-        [sys.executable, "scripts/evaluate.py", "--compare", *map(str, reversed(results))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "6 common tasks: 0.000 -> 1.000, difference +1.000" in compared.stdout
+    theirs, ours = tmp_path / "theirs.json", tmp_path / "ours.json"
+    flags = ["--agent", "openai:gold", "--tasks", "6", "--samples", "2", "--json-file", str(theirs)]
+    with provider(ground_truth("tool")) as server:
+        environment |= {"OPENAI_BASE_URL": server.openai, "OPENAI_API_KEY": KEY}
+        said = await asyncio.to_thread(evaluate, flags, environment)
+    assert KEY not in said
+    assert "multi_turn_base              reward 1.000  pass@1 1.000  tasks 6" in said
+    result = json.loads(theirs.read_text())
+    assert (result["reward"], result["strict"], result["samples"]) == (1.0, 1.0, 12)
+    assert (result["taskset"], result["base_model"]) == ("bfcl-multi-turn", "openai:gold")
+    assert set(result["per_task"].values()) == {1.0}
+    assert result["prompt_tokens"] == 100 * len(server.asked)
+    ours.write_text(json.dumps({"per_task": dict.fromkeys(result["per_task"], 0.25)}))
+    compared = await asyncio.to_thread(evaluate, ["--compare", str(ours), str(theirs)], environment)
+    assert "6 common tasks: 0.250 -> 1.000, difference +0.750" in compared
+
+
+def evaluate(flags: list[str], environment: dict[str, str]) -> str:
+    """What the script prints; fails unless its status is 0."""
+    command = [sys.executable, "scripts/evaluate.py", *flags]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
