@@ -28,7 +28,7 @@ from envs.bfcl.synthetic.augment import substitute
 from envs.bfcl.synthetic.entries import training_entries
 from envs.bfcl.synthetic.episode import play, tools_of
 from envs.bfcl.synthetic.world import BACKENDS, function_docs
-from turngrad.headroom import learnable
+from turngrad.headroom import headroom, learnable
 from turngrad.local.starter.plan import Options, Stage
 from turngrad.local.starter.renderer import CHAT_TEMPLATE, CompactRenderer
 from turngrad.local.starter.rollouts import play_all
@@ -77,7 +77,7 @@ def _save_learnable(options: Options, entries: list[dict[str, Any]], rewards: li
     ids = learnable(found, options.pool)
     (options.output_dir / STARTER_POOL.name).write_text("".join(f"{name}\n" for name in ids), encoding="utf-8")
     mean = sum(sum(found[name]) for name in ids) / (size * len(ids)) if ids else 0.0
-    best = sum(max(found[name]) for name in ids) / len(ids) if ids else 0.0
+    best = mean + sum(headroom(found[name]) for name in ids) / len(ids) if ids else 0.0
     _report(f"the {len(ids)} of them with most to gain: reward {mean:.3f}, at their best {best:.3f}")
 
 

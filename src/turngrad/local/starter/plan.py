@@ -74,7 +74,7 @@ class Options:
     """Processes that share each step; with more than one, give each a thread (OMP_NUM_THREADS=1)."""
     seed: int = 0
     """Seed of the initial weights and of the order of everything."""
-    samples: int = 8
+    samples: int = 24
     """Samples of each task when the result is judged at temperature 1."""
     pool: int = 16
-    """Training entries to list in learnable.txt: those whose best sample is furthest above their mean."""
+    """Training entries to list in learnable.txt: those with most headroom (`turngrad.headroom`)."""
