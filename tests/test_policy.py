@@ -6,8 +6,10 @@ import asyncio
 import math
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from fireworks.training.sdk.concurrency import AdaptiveConcurrencyController
 from fireworks.training.sdk.sampling import SampledCompletion
@@ -137,3 +139,53 @@ def test_what_makes_a_completion_unusable_is_named(completion: SampledCompletion
 
 def test_a_changed_prompt_is_a_problem() -> None:
     assert _problem(_completion([1], [-0.1]), [*PROMPT[:-1], 99], 8) == "the prompt came back changed"
+
+
+class Failing:
+    """A sampler that raises `errors` one after another, then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.asked = 0
+
+    async def sample_with_prompt_tokens_result(self, prompt_ids: list[int], **options: Any) -> Any:
+        self.asked += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return SimpleNamespace(completions=[_completion([5], [-0.1])], server_metrics=None)
+
+
+def _status(code: int) -> Exception:
+    request = httpx.Request("POST", "http://service")
+    return httpx.HTTPStatusError("said", request=request, response=httpx.Response(code, request=request))
+
+
+def _given_up_after(attempts: int) -> Exception:
+    error = RuntimeError("in the\n stream")
+    error.attempts = attempts  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("errors", "asked", "says"),
+    [
+        ([ValueError("no UTF-8")], 2, ""),
+        ([_status(409)], 2, ""),
+        ([_given_up_after(1)], 2, ""),
+        ([_status(409)] * 3, 3, "3 unusable samples in a row: HTTP 409"),
+        ([_given_up_after(1)] * 3, 3, "3 unusable samples in a row: RuntimeError: in the stream"),
+        ([_given_up_after(7)], 1, "RuntimeError: in the stream"),
+        ([_status(400)], 1, "HTTP 400 on a prompt of 39 tokens"),
+    ],
+)
+async def test_what_the_sdk_gives_up_on_at_once_is_asked_for_again_and_nothing_else_is(
+    errors: list[Exception], asked: int, says: str
+) -> None:
+    sampler = Failing(*errors)
+    policy = Policy(sampler, "snapshot", ["<end>"], SamplingSettings())  # type: ignore[arg-type]
+    if says:
+        with pytest.raises(RolloutError, match=says):
+            await policy.sample(PROMPT, 8, cache_key="e")
+    else:
+        assert (await policy.sample(PROMPT, 8, cache_key="e")).output_ids == [5]
+    assert sampler.asked == asked

@@ -23,9 +23,17 @@ if TYPE_CHECKING:
     from fireworks.training.sdk.sampling import DeploymentSampler, SampledCompletion
 
 _BAD_SAMPLE_RETRIES = 2
+_BAD_SAMPLE_PAUSE = 0.5
+"""Seconds before the first of them, twice that before the second."""
+_CONFLICT = 409
+"""A status that passes: the SDK asks again after it everywhere but in sampling."""
 _FINISH_REASONS = ("stop", "length", "tool_calls")
 _LARGEST_ID = 2**31 - 1
 """Ids are kept as 4-byte ints from here on."""
+
+
+class _UnusableAnswer(Exception):
+    """An answer that the SDK gives up on at once and that another try may better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +80,14 @@ class Policy:
             RunError: the service refuses the key or the payment.
         """
         problem = ""
-        for _ in range(1 + _BAD_SAMPLE_RETRIES):
+        for attempt in range(1 + _BAD_SAMPLE_RETRIES):
+            await asyncio.sleep(attempt * _BAD_SAMPLE_PAUSE)
             started = time.monotonic()
-            completion, cached = await self._request(prompt_ids, max_tokens, cache_key, seed)
+            try:
+                completion, cached = await self._request(prompt_ids, max_tokens, cache_key, seed)
+            except _UnusableAnswer as error:
+                problem = str(error)
+                continue
             problem = _problem(completion, prompt_ids, max_tokens)
             if not problem:
                 return Sample(
@@ -117,11 +130,13 @@ class Policy:
                 raise RunError(f"the service refuses the API key (HTTP {status} on sampling); check FIREWORKS_API_KEY") from error
             if status == 402:
                 raise RunError("the service asks for payment (HTTP 402 on sampling); the account has no credit left") from error
-            raise RolloutError(
-                Failure.SAMPLER, f"HTTP {status} on a prompt of {len(prompt_ids)} tokens: {redacted(error.response.text)[:300]}"
-            ) from error
+            said = f"HTTP {status} on a prompt of {len(prompt_ids)} tokens: {redacted(error.response.text)[:300]}"
+            raise (_UnusableAnswer(said) if status == _CONFLICT else RolloutError(Failure.SAMPLER, said)) from error
         except (httpx.HTTPError, RuntimeError, ValueError) as error:
-            raise RolloutError(Failure.SAMPLER, f"{type(error).__name__}: {redacted(str(error))[:300]}") from error
+            said = f"{type(error).__name__}: {' '.join(redacted(str(error)).split())[:300]}"
+            # After several attempts the SDK has tried for minutes; after one, the stream was not what it should be.
+            tried = getattr(error, "attempts", 1) > 1
+            raise (RolloutError(Failure.SAMPLER, said) if tried else _UnusableAnswer(said)) from error
         if len(result.completions) != 1:
             raise RolloutError(Failure.SAMPLER, f"asked for one completion, got {len(result.completions)}")
         metrics = result.server_metrics

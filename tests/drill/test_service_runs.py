@@ -303,7 +303,7 @@ async def test_a_run_through_a_storm_takes_its_steps_and_counts_what_it_lost(
     from tests.drill.test_service import storm
 
     faults = list(storm(seed, share=0.2, length=150).faults)
-    faults += [Fault("completions", "status", status=409, skip=7 * k) for k in range(1, 5)]
+    faults += [Fault("completions", "status", status=400, skip=7 * k) for k in range(1, 5)]
     outcome = await train(engine, tmp_path / "run", *faults)
     check(engine, outcome, unbroken)
 
