@@ -71,6 +71,14 @@ def test_what_the_flags_of_an_mcp_server_say_is_hidden_from_then_on(monkeypatch:
     assert redacted("refused planted-in-header") == "refused [Authorization]"
 
 
+def test_a_variable_that_is_not_set_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is how resume asks for a value that the run folder does not hold."""
+    monkeypatch.delenv("DSN", raising=False)
+    for variables in (hidden_variables(("DSN=planted-long",)), ("DSN",)):
+        with pytest.raises(UserError, match="variable DSN is not set"):
+            server_from_flags("server", variables=tuple(variables))
+
+
 def test_a_malformed_header_is_refused_without_being_shown() -> None:
     with pytest.raises(UserError, match="--mcp-header: expected 'Name: value'") as caught:
         server_from_flags("https://server", headers=("Bearer planted-0123",))

@@ -101,6 +101,8 @@ def server_from_flags(
     named = {word: f"${{{word}}}" for word in variables if "=" not in word}
     pairs = [_pair("--mcp-env", word, "=", "NAME=value") for word in variables if "=" in word]
     _keep(pairs)
+    for value in named.values():
+        expand(value)
     resolved = files.resolve() if files is not None else None
     return McpServer(command=tuple(map(_absolute, words)), variables={**named, **dict(pairs)}, files=resolved, **common)
 
@@ -130,6 +132,6 @@ def _pair(flag: str, text: str, separator: str, form: str) -> tuple[str, str]:
 
 
 def _keep(pairs: list[tuple[str, str]]) -> None:
-    """Keep what these flags say out of everything the run prints and writes."""
+    """Keep what these flags say out of everything the run prints and writes. Raises UserError for a variable that is not set."""
     for name, value in pairs:
-        keep_secret(name, _REFERENCE.sub(lambda match: os.environ.get(match[1], ""), value))
+        keep_secret(name, expand(value))
