@@ -235,3 +235,12 @@ async def test_a_reader_without_sight_finds_names_headings_and_figures(page: Bro
     )
     assert await page.evaluate("[...document.querySelectorAll('button, a')].every(e => (e.ariaLabel || e.textContent).trim())")
     assert await page.evaluate("document.querySelectorAll('table caption').length === document.querySelectorAll('table').length")
+    await page.evaluate("document.querySelector('.skip').click()")
+    await page.until("document.activeElement.id === 'overview'")
+
+
+async def test_the_tab_says_what_is_read(page: Browser, report: Path) -> None:
+    await page.open(report, "#/0/step-0002?task=rising_2")
+    await page.until("document.title === 'step 2, rising_2, attempt 0, reward 1.000 - run - turngrad'")
+    await page.press("Escape")
+    await page.until("document.title === 'run - turngrad'")

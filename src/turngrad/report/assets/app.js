@@ -4,6 +4,7 @@
 const view = { page: null, episodes: [], at: 0, colour: kept.colour };
 const overview = document.getElementById("overview");
 const viewer = document.getElementById("viewer");
+const title = document.title;
 
 function addressed() {
   return pageOf(location.hash.replace(/^#\//, "").split("?")[0].split("/").slice(0, 2).join("/"));
@@ -21,6 +22,7 @@ async function route() {
     if (view.page && outdated()) return refresh(view.scrolled);
     if (view.page) scrollTo(0, view.scrolled || 0);
     view.page = null;
+    document.title = title;
     return;
   }
   if (!view.page) view.scrolled = scrollY;
@@ -83,7 +85,9 @@ function drawViewer() {
   viewer.append(el("div", { class: "split" }, el("nav", { "aria-label": "Episodes" }, picker(), list()), el("div", { id: "shown" }, drawEpisode(episode))));
   colour(view.colour);
   viewer.querySelector(".list [aria-current]")?.scrollIntoView({ block: "nearest" });
-  say(`${page.title}, ${episode.task}, attempt ${episode.attempt}, reward ${number(episode.reward)}`);
+  const told = `${page.title}, ${episode.task}, attempt ${episode.attempt}, reward ${number(episode.reward)}`;
+  document.title = `${told} - ${title}`;
+  say(told);
 }
 
 /** Two buttons around a word: back and on. */
@@ -162,6 +166,7 @@ drawCharts();
 drawSteps();
 drawTasks();
 addEventListener("hashchange", route);
+document.querySelector(".skip").addEventListener("click", () => overview.focus());
 addEventListener("keydown", pressed);
 viewer.addEventListener("pointerover", told);
 viewer.addEventListener("click", told);
