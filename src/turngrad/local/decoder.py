@@ -10,6 +10,7 @@ because importing transformers costs six seconds; other architectures go through
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -132,8 +133,9 @@ class RotaryTable:
         self._sin = torch.cat((-angles.sin(), angles.sin()), -1).to(self._device)
         self._size = size
 
-    def at(self, positions: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """cos and signed sin [N, 1, head_dim] for positions below `longest`."""
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin [N, 1, head_dim] of `positions` [N]."""
+        longest = int(positions.max()) + 1
         if longest > self._size:
             self._grow(max(longest, 2 * self._size))
         return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
@@ -164,7 +166,7 @@ def forward_pass(
     if low and keep is not None and len(keep) == 1:
         # A matrix product of one row goes through another kernel, which rounds differently.
         keep, alone = keep.expand(2), True
-    with torch.autocast(tokens.device.type, compute, enabled=low):
+    with torch.autocast(tokens.device.type, compute) if low else nullcontext():
         x = _hidden(spec, rotary, embedding, layers, tokens, positions, attend, keep, attention_dtype(compute, tokens.device))
     # The head stays in fp32: bf16 logits are an eighth apart at 20, and no logprob could agree to better.
     return head(F.rms_norm(x[:1] if alone else x, width, final_norm, eps))
@@ -193,7 +195,7 @@ def _hidden(
 ) -> Tensor:
     """The last layer's output [M, hidden]. The residual stream, norms and rotary angles are fp32 in any case."""
     n, eps, width = len(tokens), spec.norm_eps, (spec.hidden,)
-    cos, sin = rotary.at(positions, int(positions.max()) + 1)
+    cos, sin = rotary.at(positions)
     x = F.embedding(tokens, embedding)
     for index, layer in enumerate(layers):
         q, k, v = layer.qkv(F.rms_norm(x, width, layer.input_norm, eps))

@@ -313,6 +313,11 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tenso
     """Softmax attention and its log-sum-exp: q [b, h, n, d], k and v [b, h, m, d] -> [b, h, n, d], [b, h, n] in fp32."""
     if q.device.type == "cpu":
         return _FLASH(q, k, v, 0.0, causal, attn_mask=mask)
+    return _plain(q, k, v, causal=causal, mask=mask)
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same where no kernel gives the log-sum-exp."""
     scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
     if mask is not None:
         scores = scores + mask

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from turngrad.local.decoder import CausalLM
 from turngrad.local.kvcache import CacheAttention, KVCache, Shared, Slot
-from turngrad.local.sampling import draw
+from turngrad.local.sampling import draw, widest
 from turngrad.local.stops import Stopper, StopTable
 from turngrad.local.wire import Completion
 
@@ -172,7 +172,7 @@ class Sampler:
     def _draw(self, scored: list[Request], logits: Tensor) -> None:
         bodies = [r.body for r in scored]
         temperature = torch.tensor([b.temperature for b in bodies], device=self._device)
-        uniform = torch.tensor([r.uniform[len(r.output_ids)] for r in scored], device=self._device)
+        uniform = torch.tensor([float(r.uniform[len(r.output_ids)]) for r in scored], dtype=widest(self._device)).to(self._device)
         drawn = draw(logits, temperature, [b.top_k for b in bodies], [b.top_p for b in bodies], uniform)
         for request, token, raw, sampled in zip(scored, *(x.tolist() for x in drawn), strict=True):
             request.output_ids.append(token)

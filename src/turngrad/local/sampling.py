@@ -55,13 +55,19 @@ def _inverse_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     if pad:
         probabilities = torch.nn.functional.pad(probabilities, (0, pad))
     blocks = probabilities.view(rows, -1, _BLOCK)
-    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    target = uniform.to(torch.float64).clamp(max=1 - 1e-9) * sums[:, -1]
+    wide = widest(probabilities.device)
+    sums = blocks.sum(-1, dtype=wide).cumsum(-1)
+    target = uniform.to(wide).clamp(max=1 - torch.finfo(wide).eps) * sums[:, -1]
     block = torch.searchsorted(sums, target.unsqueeze(1), right=True).clamp_(max=sums.shape[1] - 1)
     before = torch.where(block > 0, sums.gather(1, (block - 1).clamp(min=0)), torch.zeros_like(target).unsqueeze(1))
     inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, _BLOCK)).squeeze(1)
-    cumulative = inside.to(torch.float64).cumsum(-1) + before
+    cumulative = inside.to(wide).cumsum(-1) + before
     offset = (cumulative <= target.unsqueeze(1)).sum(-1)
     # Rounding may put the target past the last token that has any probability: step back to it.
     last = _BLOCK - 1 - (inside > 0).to(torch.int8).flip(-1).argmax(-1)
     return block.squeeze(1) * _BLOCK + torch.minimum(offset, last)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """fp64, which Apple's GPUs do not have."""
+    return torch.float32 if device.type == "mps" else torch.float64
