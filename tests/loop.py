@@ -105,6 +105,9 @@ class Loop:
             "eval_samples": 2,
             "checkpoint_every": 1,
             "learning_rate": 1e-3,
+            # The same wherever the weights live, as a preset is not.
+            "warmup_steps": 0,
+            "schedule": "constant",
         }
         if service:
             self.monkeypatch.setenv("FIREWORKS_API_KEY", "local")

@@ -173,7 +173,7 @@ class TestStates:
         assert kept_by(loop.engine, old[0]) == {"state-0002"}
 
     async def test_a_service_that_refuses_to_delete_is_told_of_once_and_the_run_goes_on(self, loop: Loop, tmp_path: Path) -> None:
-        loop.engine.break_requests({"path": "/v1/accounts", "action": "status", "status": 501})
+        loop.engine.break_requests({"match": "/state-0001", "action": "status", "status": 501})
         try:
             await loop.train(tmp_path / "run", steps=4, keep_states=1)
         finally:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turngrad.checkpoints import is_state_path
+from turngrad.config_checks import problems_of
 from turngrad.errors import UserError
 from turngrad.presets import PRESETS
 
@@ -106,7 +106,8 @@ class TrainConfig(BaseModel):
     )
     base_model: str | None = Field(
         default=None,
-        description="What to train: a Fireworks model name, or here bfcl-starter, smollm2-135m, a Hugging Face folder or a hub id.",
+        description="What to train: a Fireworks model name, or here bfcl-starter, smollm2-135m, a Hugging Face folder or a "
+        "hub id.",
     )
     tokenizer_model: str | None = Field(
         default=None, description="Hub id or folder of the tokenizer, where it differs from the model."
@@ -143,8 +144,8 @@ class TrainConfig(BaseModel):
     train_tasks: Positive | None = Field(default=None, description="Train on this many tasks of the training split only.")
     train_ids: Path | None = Field(
         default=None,
-        description="Train on those tasks of the training split only that this file names, one id a line, such as the learnable.txt "
-        "of a calibration.",
+        description="Train on those tasks of the training split only that this file names, one id a line, such as the "
+        "learnable.txt of a calibration.",
     )
     eval_tasks: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Tasks of each evaluation, of the held-out split and of the training pool each; 0 turns it off."
@@ -300,49 +301,10 @@ class TrainConfig(BaseModel):
             filled = filled.model_copy(update={**files, "taskset": name})
         if self.train_tasks is None and filled.train_tasks is not None and filled.tasks_per_step is not None:
             filled = filled.model_copy(update={"train_tasks": max(filled.train_tasks, filled.tasks_per_step)})
-        problems = filled._problems()
+        problems = problems_of(filled)
         if problems:
             raise UserError("\n".join(problems))
         return filled
-
-    def _problems(self) -> list[str]:
-        problems = self._problems_of_environment()
-        assert self.max_tokens is not None
-        assert self.max_seq_len is not None
-        if self.on_fireworks and not os.environ.get("FIREWORKS_API_KEY"):
-            problems.append("FIREWORKS_API_KEY is not set; export it, or train on this machine with --backend local")
-        if self.backend == "local" and self.base_url:
-            problems.append("--base-url names a service; leave it out with --backend local")
-        if self.base_url and not self.base_url.rstrip("/").endswith("/training/v1/serverless"):
-            problems.append(f"--base-url must end in /training/v1/serverless, got {self.base_url!r}")
-        if self.resume_step is not None and not is_state_path(self.resume_from or ""):
-            problems.append("--resume-step is for --resume-from account/run-.../name, a state on the service")
-        if self.max_tokens >= self.max_seq_len:
-            problems.append(
-                f"--max-tokens {self.max_tokens} leaves no room for a prompt in --max-seq-len {self.max_seq_len}; "
-                "raise --max-seq-len or lower --max-tokens"
-            )
-        if self.train_tasks is not None and self.tasks_per_step is not None and self.train_tasks < self.tasks_per_step:
-            problems.append(f"--train-tasks {self.train_tasks} is less than --tasks-per-step {self.tasks_per_step}")
-        return problems
-
-    def _problems_of_environment(self) -> list[str]:
-        remote = self.mcp is not None and self.mcp.startswith(("http://", "https://"))
-        wrong = {
-            "--env-path needs --tasks-file, the tasks to play in it": self.env_path and not self.tasks_file,
-            "--mcp needs --tasks-file, a .jsonl of prompts and graders": self.mcp and not self.tasks_file,
-            "--mcp and --env-path are two environments; leave one out": self.mcp and self.env_path,
-            "--mcp has a runtime of its own; leave out --runtime": self.mcp and self.runtime != "auto",
-            "--mcp-header is for an https:// server; a command gets its secrets by --mcp-env": self.mcp_header and not remote,
-            "--mcp-env and --mcp-files are for an --mcp command": (self.mcp_env or self.mcp_files) and (remote or not self.mcp),
-            "--mcp-shared is for an --mcp command; a URL is shared by nature": self.mcp_shared and (remote or not self.mcp),
-            "--runtime-url needs --runtime url": self.runtime_url and self.runtime != "url",
-            "--runtime url needs --runtime-url, such as tcp://127.0.0.1:8765": self.runtime == "url" and not self.runtime_url,
-            "--runtime-image needs --runtime docker, modal or daytona": self.runtime_image
-            and self.runtime not in ("docker", "modal", "daytona"),
-            "--runtime is for an environment of your own: it needs --tasks-file": self.runtime != "auto" and not self.tasks_file,
-        }
-        return [problem for problem, holds in wrong.items() if holds]
 
 
 def config_from(data: dict[str, Any]) -> TrainConfig:

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from fireworks.training.sdk import FiretitanServiceClient
 
 _SUFFIX = "/training/v1/serverless"
-_TIMEOUT = 20.0
+_TIMEOUT = 10.0
 
 
 class HousekeepingError(RunError):
     """What was to be tidied up is still there; the message says what the service answered."""
 
 
-def session_name(service: FiretitanServiceClient) -> str | None:
-    """accounts/<account>/trainingSessions/ts-<hex>; None where the account cannot be found out.
-
-    Blocking: the account is looked up once, and then remembered by the client.
-    """
-    return service.training_session_name
+async def session_name(service: FiretitanServiceClient) -> str | None:
+    """accounts/<account>/trainingSessions/ts-<hex>; None where the account cannot be found out in time."""
+    try:
+        # The SDK looks the account up once, and for minutes where the service is busy.
+        return await in_thread(lambda: service.training_session_name, _TIMEOUT, "looking up the account")
+    except RunError:
+        return None
 
 
 async def end_session(service: FiretitanServiceClient) -> None:

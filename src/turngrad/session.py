@@ -51,6 +51,8 @@ class Session:
     on_progress: Callable[[Episode], None] = lambda episode: None
     say: Callable[[str], None] = lambda text: None
     kept: bool = False
+    _asked: FiretitanServiceClient | None = None
+    _name: str | None = None
 
     async def reconnect(self) -> None:
         """Leave a session that the service has lost, and open another. Raises LearnerError."""
@@ -58,8 +60,12 @@ class Session:
         await self._leave(lost)
 
     async def name(self) -> str | None:
-        """The service's name of the session; None where it cannot be found out."""
-        return await asyncio.to_thread(lambda: self.service.training_session_name)
+        """The service's name of the session; None where it cannot be found out, which is tried once."""
+        from turngrad.control import session_name
+
+        if self._asked is not self.service:
+            self._asked, self._name = self.service, await session_name(self.service)
+        return self._name
 
     async def delete_state(self, session: str | None, path: str) -> None:
         """Delete a state that `session`, or this one, saved. Raises RunError."""
@@ -82,22 +88,20 @@ class Session:
 
     async def close(self) -> None:
         """Delete the service's session, unless it is `kept`, and end the client. Never raises."""
-        await self._leave(self.service, kept=self.kept)
+        if self.kept:
+            self.say(f"the training session {await self.name()} stays until the service lets it expire")
+        await self._leave(self.service)
 
-    async def _leave(self, service: FiretitanServiceClient, *, kept: bool = False) -> None:
+    async def _leave(self, service: FiretitanServiceClient) -> None:
         from turngrad.control import end_session
         from turngrad.faults import LearnerError
 
         # The engine on this machine ends with the run, and its sessions with it.
-        if not self.endpoint.local:
-            name = await asyncio.to_thread(lambda: service.training_session_name) or service.training_session_id
-            if kept:
-                self.say(f"the training session {name} stays until the service lets it expire")
-            else:
-                try:
-                    await end_session(service)
-                except LearnerError as error:
-                    self.say(f"the training session {name} is still there ({error}); it goes when the service lets it expire")
+        if not (self.endpoint.local or self.kept):
+            try:
+                await end_session(service)
+            except LearnerError as error:
+                self.say(f"{error}: it is still there, and goes when the service lets it expire")
         await asyncio.to_thread(service.close)
 
     async def policy(self, snapshot: str | None) -> Policy:

@@ -80,6 +80,11 @@ class Taskset:
         chosen = order[start : start + count] + (order[start + count :] + order[:start])[:spare]
         return [self.train[index] for index in chosen]
 
+    def evaluated(self, config: TrainConfig) -> dict[str, tuple[TaskRow, ...]]:
+        """The tasks of an evaluation, by split; none where evaluation is off."""
+        splits = {"held_out": self.held_out, "train": self.train if config.eval_train else ()}
+        return {name: rows[: config.eval_tasks] for name, rows in splits.items() if rows and config.eval_tasks}
+
 
 @dataclass(frozen=True, slots=True)
 class EndlessTaskset(Taskset):

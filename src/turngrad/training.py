@@ -289,19 +289,13 @@ class Trainer:
             return await gather_groups(config, self.taskset, rollouts, policy, step, lag=lag)
 
     async def _evaluate(self, policy: Policy) -> None:
-        config = self.config
-        if not config.eval_tasks:
-            return
-        assert config.eval_samples is not None
-        splits = {"held_out": self.taskset.held_out[: config.eval_tasks]}
-        if config.eval_train:
-            splits["train"] = self.taskset.train[: config.eval_tasks]
+        samples = self.config.eval_samples or 1
         done = {row["split"] for row in self.log.rows("metrics.jsonl") if row["kind"] == "eval" and row["step"] == self.step}
-        for split, rows in splits.items():
+        for split, rows in self.taskset.evaluated(self.config).items():
             if split in done:
                 continue
             groups, row = await evaluate(
-                self.session, rows, policy, split=split, step=self.step, samples=config.eval_samples, display=self.display
+                self.session, rows, policy, split=split, step=self.step, samples=samples, display=self.display
             )
             self.log.episodes(f"eval-{self.step:04d}-{split}", (episode for group in groups for episode in group.episodes))
             self.log.metrics(row)
@@ -319,9 +313,8 @@ class Trainer:
             return False
         rewards = [row["reward"] for row in self.log.rows("metrics.jsonl") if row["kind"] == "train"]
         if collapsed := has_collapsed(rewards, self.config.stop_if):
-            self.display.say(
-                f"stopping after step {self.step}: the reward fell below --stop-if {self.config.stop_if} of its best"
-            )
+            reason = f"the reward fell below --stop-if {self.config.stop_if} of its best"
+            self.display.say(f"stopping after step {self.step}: {reason}")
         return collapsed
 
     async def save_state(self, *, final: bool = False, timeout: float = 600.0) -> None:
@@ -330,8 +323,11 @@ class Trainer:
         if self._learner is None or (saved == self.step and not final):
             return
         where = {"snapshot": self.snapshot, "session": await self.session.name()}
-        await self._states.save(self._learner, self.step, **where, final=final, timeout=timeout)
-        self.checkpoint = self._states.latest
+        try:
+            await self._states.save(self._learner, self.step, **where, final=final, timeout=timeout)
+        finally:
+            # Also where a stop comes while old states are deleted: a name serves once.
+            self.checkpoint = self._states.latest
 
     async def save_on_stop(self) -> None:
         """Let a step whose update is under way become whole, then save; bounded, and never worse than not saving."""
