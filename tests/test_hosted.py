@@ -160,7 +160,7 @@ async def test_no_key_and_a_wrong_key_are_told_apart(platform: Platform, monkeyp
         load_taskset(config)
 
 
-@pytest.mark.parametrize("name", ["no-such", str(uuid.uuid4())])
+@pytest.mark.parametrize("name", ["no-such", "3f0c2a52-2f6e-4c1e-9d4f-0a1b2c3d4e5f"])
 async def test_an_unknown_taskset_is_named(platform: Platform, name: str) -> None:
     with pytest.raises(UserError, match=f"--taskset {name}: "):
         load_taskset(resolved("--taskset", name, *SMALL))
