@@ -141,7 +141,9 @@ async def _engine(model: str, state_dir: Path) -> AsyncIterator[tuple[str, async
             try:
                 await asyncio.wait_for(process.wait(), _STOP_TIMEOUT)
             except TimeoutError:
-                process.kill()
+                # On a busy machine it may end between the wait and the kill.
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
                 await process.wait()
 
 
