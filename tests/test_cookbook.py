@@ -105,6 +105,7 @@ def test_one_bounded_step(one_step: tuple[Path, str]) -> None:
     assert all(task.startswith("multi_turn_base_") for task in step["tasks"])
 
 
+@pytest.mark.full
 def test_resume_goes_on_with_the_next_step(one_step: tuple[Path, str]) -> None:
     folder, _ = one_step
     said = run("train", "--resume-from", str(folder), "--steps", "2", "--eval-tasks", "0")
@@ -114,6 +115,7 @@ def test_resume_goes_on_with_the_next_step(one_step: tuple[Path, str]) -> None:
     assert [row["step"] for row in saved] == [1, 2]
 
 
+@pytest.mark.full
 def test_evaluate_the_last_weights(one_step: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = one_step
     result = tmp_path / "result.json"

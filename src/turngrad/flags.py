@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import types
 import typing
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from turngrad.config import PRESETS, TrainConfig
+
+_ROOT = Path(__file__).parent
 
 _HEAD = """# Flags of train.py
 
@@ -47,12 +50,17 @@ def _kind(hint: Any) -> str:
     return names.get(hint, getattr(hint, "__name__", str(hint)).lower())
 
 
+def _shown(value: Any) -> str:
+    """A file of this package is named from its root: the page is the same on every machine."""
+    return value.relative_to(_ROOT).as_posix() if isinstance(value, Path) else str(value)
+
+
 def _default(name: str, default: Any) -> str:
     """The default; of a setting that depends on backend and taskset, each preset's."""
     by_value: dict[str, list[str]] = {}
     for (backend, kind), preset in PRESETS.items():
         if name in preset:
-            by_value.setdefault(str(preset[name]), []).append(f"{backend} {kind}")
+            by_value.setdefault(_shown(preset[name]), []).append(f"{backend} {kind}")
     if by_value:
         return "[" + "; ".join(f"{', '.join(where)}: {value}" for value, where in by_value.items()) + "]"
     return "none" if default is None else "none" if default == () else str(default)

@@ -99,7 +99,7 @@ RULES = [
         replaced={"<folder>": "bfcl-starter", "8123": "0"},
         server=True,
     ),
-    Rule(r"uv run scripts/bench\.py (batch|turns).*", r"ratio"),
+    Rule(r"uv run scripts/bench\.py (batch|turns|scale).*", r"ratio"),
     Rule(r"uv run pytest( -m full)?", r"\d+ tests collected|\d+/\d+ tests collected", ("--collect-only",)),
     Rule(r"python3 -m pip install uv", "uv", ("--dry-run",)),
     Rule(r"pip install .*", "Would install|already satisfied", ("--dry-run",)),

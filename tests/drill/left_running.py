@@ -17,14 +17,17 @@ _LISTEN = "0A"
 
 @dataclass
 class Started:
-    """What was seen: process ids with their start times, process groups, and ports."""
+    """What was seen since: process ids with their start times, process groups, and ports; `before` is none of its business."""
 
+    before: set[tuple[int, str]] = field(default_factory=set)
     processes: set[tuple[int, str]] = field(default_factory=set)
     groups: set[int] = field(default_factory=set)
     ports: set[int] = field(default_factory=set)
 
     def look(self) -> None:
         for pid, parent_line in _below(os.getpid()).items():
+            if (pid, parent_line) in self.before:
+                continue
             if (pid, parent_line) not in self.processes:
                 self.processes.add((pid, parent_line))
                 with suppress(ProcessLookupError):
@@ -42,8 +45,7 @@ class Started:
 @contextmanager
 def nothing_left(within: float = 10.0) -> Iterator[Started]:
     """Watch what the block starts; at its end all of it must be gone `within` that many seconds."""
-    before = set(_below(os.getpid()).items())
-    started = Started()
+    started = Started(before=set(_below(os.getpid()).items()))
     stop = threading.Event()
 
     def watch() -> None:
@@ -58,7 +60,6 @@ def nothing_left(within: float = 10.0) -> Iterator[Started]:
     finally:
         stop.set()
         watcher.join()
-    started.processes -= before
     deadline = time.monotonic() + within
     while (remains := started.remains()) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -42,7 +42,11 @@ async def test_requests_that_fail_at_random_cost_their_own_rollouts_and_teach_no
 
 @pytest.mark.parametrize(
     ("how", "seconds"),
-    [(signal.SIGKILL, 5), (signal.SIGSTOP, 8), pytest.param(signal.SIGTERM, 5, marks=pytest.mark.drill)],
+    [
+        (signal.SIGKILL, 5),
+        pytest.param(signal.SIGSTOP, 8, marks=pytest.mark.drill),
+        pytest.param(signal.SIGTERM, 5, marks=pytest.mark.drill),
+    ],
 )
 async def test_a_server_that_is_killed_or_frozen_is_replaced_and_its_rollouts_are_played_again(
     tmp_path: Path, how: signal.Signals, seconds: float

@@ -18,11 +18,13 @@ import pytest
 
 from tests.drill.replay import Key, Recorder, recorder
 from tests.processes import SMALL, at_service, finished, kill_9, left_nothing, parses, rows, start, starter_engine, steps
+from turngrad.presets import STARTER_POOL
 from turngrad.runlog import read_episodes
-from turngrad.skeleton import write_skeleton
 
 STEPS = 6
 SERVICE = {"FIREWORKS_API_KEY": "drill-of-the-trainer"}
+LEARNABLE = ["--taskset", "bfcl-multi-turn", "--train-ids", str(STARTER_POOL)]
+"""Tasks at which the starter's attempts differ, so that nearly every step updates."""
 
 
 @dataclass
@@ -51,9 +53,8 @@ class Whole:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     folder = tmp_path_factory.mktemp("whole")
-    desk = [*_desk(folder), "--runtime", "local"]
     with starter_engine(folder) as url, recorder(url) as made:
-        flags = [*at_service(made.url), *SMALL, *desk, "--steps", str(STEPS)]
+        flags = [*at_service(made.url), *SMALL, *LEARNABLE, "--steps", str(STEPS)]
         started = time.monotonic()
         finished(folder / "run", *flags, small=False, environment=SERVICE)
         seconds = time.monotonic() - started
@@ -121,7 +122,7 @@ def test_a_run_killed_at_five_random_moments_is_the_run_that_was_never_stopped(w
 def test_an_embedded_run_killed_at_random_moments_plays_the_same_tasks_and_leaves_no_engine(tmp_path: Path) -> None:
     """Without a replay a token may differ where two probabilities meet; the optimizer has taken the same steps."""
     reference = tmp_path / "reference"
-    flags = [*_desk(tmp_path), "--steps", str(STEPS)]
+    flags = [*LEARNABLE, "--steps", str(STEPS)]
     started = time.monotonic()
     left_nothing(finished(reference, *flags))
     seconds = time.monotonic() - started
@@ -139,11 +140,6 @@ def test_an_embedded_run_killed_at_random_moments_plays_the_same_tasks_and_leave
         for one, other in zip(_episodes(folder, number), _episodes(reference, number), strict=True):
             assert (one.task_id, one.attempt) == (other.task_id, other.attempt)
             assert one.turns[0].context_ids.tolist() == other.turns[0].context_ids.tolist()
-
-
-def _desk(folder: Path) -> list[str]:
-    desk = write_skeleton("desk", folder)
-    return ["--tasks-file", str(desk / "tasks.jsonl"), "--env-path", str(desk / "env.py")]
 
 
 def _episodes(folder: Path, number: int) -> list[Any]:

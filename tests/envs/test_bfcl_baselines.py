@@ -216,6 +216,7 @@ async def test_no_key_and_no_endpoint_is_a_sentence(monkeypatch: pytest.MonkeyPa
         baseline("gpt")
 
 
+@pytest.mark.full
 async def test_the_script_writes_a_table_by_category_and_a_result_that_compares(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("FIREWORKS", "HUD", "TINKER", "OPENAI"))}
     theirs, ours = tmp_path / "theirs.json", tmp_path / "ours.json"

@@ -25,7 +25,8 @@ SETTINGS = LoopSettings(max_tokens=1024, max_seq_len=32768)
 
 
 def _taskset(name: str) -> Taskset:
-    return load_taskset(TrainConfig(taskset=name, backend="local").resolve().model_copy(update={"train_tasks": None, "train_ids": None}))
+    config = TrainConfig(taskset=name, backend="local").resolve()
+    return load_taskset(config.model_copy(update={"train_tasks": None, "train_ids": None}))
 
 
 def _script(row: Any) -> list[str]:
