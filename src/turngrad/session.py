@@ -106,6 +106,7 @@ class Session:
 
     async def policy(self, snapshot: str | None) -> Policy:
         """The policy of a sampler path, or of the base model for None."""
+        from turngrad.connections import sampling_client
         from turngrad.policy import Policy, SamplingSettings
         from turngrad.waits import in_thread
 
@@ -119,7 +120,10 @@ class Session:
             f"opening snapshot {snapshot or self.endpoint.base_model}",
         )
         settings = SamplingSettings(temperature=self.config.temperature, timeout=self.config.sample_timeout)
-        return Policy(client.deployment_sampler, snapshot or "base", self.family.stop, settings, owner=client)
+        sampler = client.deployment_sampler
+        # The SDK uses a client that it is given, and closes it with the sampler.
+        sampler._async_client = sampling_client(sampler._base_verify)
+        return Policy(sampler, snapshot or "base", self.family.stop, settings, owner=client)
 
 
 @asynccontextmanager
