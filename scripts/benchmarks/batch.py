@@ -8,7 +8,6 @@ one, and datums in which nothing trains.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import pickle
@@ -33,7 +32,7 @@ _ROOT = Path(__file__).parents[2]
 sys.path += [str(_ROOT), str(_ROOT / "envs" / "bfcl")]
 
 from bfcl_backends import Backends  # noqa: E402  # pyright: ignore[reportMissingImports]
-from bfcl_data import Entry, function_documents, load_category  # noqa: E402  # pyright: ignore[reportMissingImports]
+from bfcl_data import Entry, TruthCall, function_documents, load_category  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from tests.families import family  # noqa: E402
 
@@ -211,9 +210,9 @@ async def _ground_truth(entry: Entry) -> Episode:
     for user_turn, (_, calls) in enumerate(zip(entry.turns, entry.ground_truth, strict=True)):
         if user_turn:
             await conversation.extend(entry.turns[user_turn])
-        for source in (*calls, None):
+        for call in (*calls, None):
             prompt = conversation.prompt_ids
-            text = "Done." if source is None else _qwen_call(source, documents)
+            text = "Done." if call is None else _qwen_call(call, documents)
             output = qwen.tokenizer.encode(text + "<|im_end|>")
             opens = conversation.segment_break
             turns.append(
@@ -228,24 +227,20 @@ async def _ground_truth(entry: Entry) -> Episode:
             )
             await conversation.answer(output)
             seen = len(prompt) + len(output)
-            if source is not None:
-                await conversation.extend([{"role": "tool", "content": backends.execute_source(source)}])
+            if call is not None:
+                await conversation.extend([{"role": "tool", "content": backends.execute_truth(call)}])
     return Episode(entry.id, entry.id, 0, tuple(turns), 1.0, StopReason.DONE)
 
 
-def _qwen_call(source: str, documents: dict[str, dict[str, Any]]) -> str:
-    """Source text such as `cd(folder='document')` as Qwen3.5 writes a call."""
-    call = ast.parse(source, mode="eval").body
-    assert isinstance(call, ast.Call)
-    assert isinstance(call.func, ast.Name)
-    names = list(documents[call.func.id]["parameters"]["properties"])
-    arguments = {name: ast.literal_eval(node) for name, node in zip(names, call.args, strict=False)}
-    arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+def _qwen_call(call: TruthCall, documents: dict[str, dict[str, Any]]) -> str:
+    """A ground-truth call as Qwen3.5 writes it."""
+    names = list(documents[call.name]["parameters"]["properties"])
+    arguments = {**dict(zip(names, call.positional, strict=False)), **call.arguments}
     parameters = "".join(
         f"<parameter={name}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
         for name, value in arguments.items()
     )
-    return f"<tool_call>\n<function={call.func.id}>\n{parameters}</function>\n</tool_call>"
+    return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"
 
 
 # ---------------------------------------------------------------------------------------------------------- plumbing
