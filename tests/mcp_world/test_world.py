@@ -205,6 +205,6 @@ async def test_all_processes_are_gone_when_the_runtime_closes(tmp_path: Path) ->
     row = {"id": "t", "prompt": "go", "grader": {"type": "contains", "value": "fine"}}
     (episode,) = await one(("--mcp", command(HOSTILE), "--tasks-file", tasks(tmp_path, row)), [call("odd.where"), "fine"], "t")
     folder, *pids = episode.turns[0].tool_calls[0].result.split()
-    await asyncio.sleep(0.5)
-    assert not Path(folder).exists()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    async with asyncio.timeout(10):
+        while Path(folder).exists() or any(Path(f"/proc/{pid}").exists() for pid in pids):
+            await asyncio.sleep(0.1)
