@@ -27,8 +27,7 @@ from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
 from turngrad.conversation import Conversation, History, ModelFamily, ToolUpdates
 from turngrad.episodes import BadCall, Failure, StopReason
-from turngrad.errors import RolloutError, RunError
-from turngrad.hud_run import EXTRA_KEY
+from turngrad.hud_run import EXTRA_KEY, failure_state
 from turngrad.policy import Policy
 from turngrad.tools import Outcome, ToolFilter, ToolSession, open_tools
 
@@ -82,11 +81,7 @@ class TurnLoopAgent(Agent):
             state["failure"] = Failure.TIMEOUT.value
             state["error"] = f"the episode took longer than --episode-timeout {self.settings.episode_timeout:g} s"
         except Exception as error:
-            failure = error.failure if isinstance(error, RolloutError) else Failure.AGENT
-            state["error"] = str(error) if isinstance(error, RolloutError | RunError) else f"{type(error).__name__}: {error}"
-            if isinstance(error, RunError):
-                failure, state["fatal"] = Failure.SAMPLER, state["error"]
-            state["failure"] = failure.value
+            state |= failure_state(error)
             state["stop_reason"] = StopReason.INFRASTRUCTURE.value
             raise
         state["stop_reason"] = stop.value

@@ -27,7 +27,7 @@ from hud.types import MCPToolCall, MCPToolResult
 from turngrad.agent import LoopSettings
 from turngrad.episodes import BadCall, Failure, StopReason
 from turngrad.errors import RolloutError, RunError
-from turngrad.hud_run import EXTRA_KEY
+from turngrad.hud_run import EXTRA_KEY, failure_state
 from turngrad.tools import ToolSession, open_tools
 
 if TYPE_CHECKING:
@@ -77,11 +77,7 @@ class _Player(ToolAgent[Any, Any]):
             state["failure"] = Failure.TIMEOUT.value
             state["error"] = f"the episode took longer than --episode-timeout {loop.episode_timeout:g} s"
         except Exception as error:
-            failure = error.failure if isinstance(error, RolloutError) else Failure.AGENT
-            state["error"] = str(error) if isinstance(error, RolloutError | RunError) else f"{type(error).__name__}: {error}"
-            if isinstance(error, RunError):
-                failure, state["fatal"] = Failure.SAMPLER, state["error"]
-            state["failure"] = failure.value
+            state |= failure_state(error)
             stop = StopReason.INFRASTRUCTURE
         state["stop_reason"] = stop.value
 

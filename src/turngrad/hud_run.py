@@ -20,6 +20,7 @@ from turngrad.episodes import (
     logprob_array,
     token_array,
 )
+from turngrad.errors import RolloutError, RunError
 
 if TYPE_CHECKING:
     from hud.eval.run import Run
@@ -59,6 +60,15 @@ def episode_from_run(run: Run, *, task_id: str, group_id: str, attempt: int, lag
         lag=lag,
         seconds=seconds,
     )
+
+
+def failure_state(error: Exception) -> dict[str, str]:
+    """What an agent that raised leaves in `Trace.extra`: the class, the words, and `fatal` for what ends the whole run (C7)."""
+    said = str(error) if isinstance(error, RolloutError | RunError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, RunError):
+        return {"failure": Failure.SAMPLER.value, "error": said, "fatal": said}
+    failure = error.failure if isinstance(error, RolloutError) else Failure.AGENT
+    return {"failure": failure.value, "error": said}
 
 
 def _info(run: Run) -> dict[str, Any]:
