@@ -39,6 +39,8 @@ _GRADING_TIMEOUT = 60.0
 _CONTRACT_ERRORS_IN_A_ROW = 10
 _LOST_WAVES, _LOST_TASKS = 3, 3
 """A dead server takes the rollouts in flight, perhaps their second tries too; a third time, over several tasks, is an outage."""
+_UNPAID_TRIES = 2
+"""A try that ended before its first sample cost nothing: so many of a rollout's are not counted among its retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class Rollouts:
         async with self._slots:
             self.in_flight += 1
             try:
-                retry = 0
+                retry, unpaid = 0, 0
                 while True:
                     episode, fatal = await self._play_once(row, group_id, attempt, policy, f"{seed}/{row.id}/{attempt}/{retry}")
                     self._check_streaks(episode, fatal)
@@ -171,9 +173,12 @@ class Rollouts:
                         break
                     self._counts.failures[episode.failure.value] += 1
                     self._counts.last_error = episode.error
-                    if retry == self._settings.retries:
+                    if self._settings.retries and episode.failure is Failure.PROVISION and unpaid < _UNPAID_TRIES:
+                        unpaid += 1
+                    elif retry < self._settings.retries:
+                        retry += 1
+                    else:
                         break
-                    retry += 1
             finally:
                 self.in_flight -= 1
         episode = with_malformed_penalty(episode, self._settings.bad_call_penalty)
