@@ -191,7 +191,7 @@ class Episode:
                 "stop_reason": self.stop_reason,
                 "failure": self.failure,
                 "error": self.error,
-                "info": _named(self.info),
+                "info": finite(self.info),
                 "shaping": self.shaping,
                 "snapshot": self.snapshot,
                 "lag": self.lag,
@@ -227,13 +227,13 @@ def logprob_array(logprobs: list[float] | array[float]) -> array[float]:
     return array("d", logprobs)
 
 
-def _named(value: Any) -> Any:
-    """`value` with every NaN and infinity as text."""
+def finite(value: Any) -> Any:
+    """`value` with every NaN and infinity in it as text: what JSON has no number for."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {key: _named(child) for key, child in value.items()}
-    return [_named(child) for child in value] if isinstance(value, list | tuple) else value
+        return {key: finite(child) for key, child in value.items()}
+    return [finite(child) for child in value] if isinstance(value, list | tuple) else value
 
 
 def _turn_to_dict(turn: Turn) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _turn_to_dict(turn: Turn) -> dict[str, Any]:
             {
                 "id": call.id,
                 "name": call.name,
-                "arguments": _named(call.arguments),
+                "arguments": finite(call.arguments),
                 "raw": call.raw,
                 "result": call.result,
                 "is_error": call.is_error,

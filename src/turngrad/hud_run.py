@@ -17,6 +17,7 @@ from turngrad.episodes import (
     StopReason,
     ToolCall,
     Turn,
+    finite,
     logprob_array,
     token_array,
 )
@@ -74,7 +75,7 @@ def failure_state(error: Exception) -> dict[str, str]:
 def _info(run: Run) -> dict[str, Any]:
     """What the grader reported beside the reward; hud's subscores under that name."""
     subscores = run.grade.evaluation.get("subscores")
-    return dict(run.grade.info or {}) | ({"subscores": subscores} if subscores else {})
+    return finite(dict(run.grade.info or {}) | ({"subscores": subscores} if subscores else {}))
 
 
 def _hud_failure(run: Run) -> tuple[Failure, str]:
@@ -125,7 +126,7 @@ def _read_turns(run: Run) -> list[Turn]:
                 ToolCall(
                     id=call.id,
                     name=call.name or None,
-                    arguments=call.arguments if isinstance(call.arguments, dict) else None,
+                    arguments=finite(call.arguments) if isinstance(call.arguments, dict) else None,
                     raw=extra.get("raw", ""),
                     result="\n".join(part.text for part in result.content if part.type == "text") if result is not None else "",
                     is_error=bool(result is not None and result.isError and bad is None),

@@ -100,7 +100,7 @@ class Trainer:
         if self.config.require_update and self.updates == 0:
             raise RunError(
                 "--require-update: no step updated the weights, because no group had two rewards that differ; "
-                "see the rewards above, and try --calibrate"
+                "--fill-groups plays more groups until enough do, --calibrate says how many to expect"
             )
 
     async def _train(self) -> bool:
