@@ -67,15 +67,17 @@ async def test_an_id_never_handed_out_is_an_error() -> None:
         await Futures().wait("unknown")
 
 
-async def test_only_the_newest_fetched_results_stay_and_unfetched_ones_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(futures_module, "_KEPT", 2)
+async def test_a_fetched_result_is_forgotten_after_a_while_and_an_unfetched_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(futures_module, "_KEPT_SECONDS", 0.05)
     futures = Futures()
-    ids = [futures.create() for _ in range(5)]
+    ids = [futures.create() for _ in range(100)]
     for request_id in ids:
         futures.finish(request_id, request_id.encode())
-    for request_id in ids[:4]:
-        assert await futures.wait(request_id) == request_id.encode()
+    for _ in range(2):
+        for request_id in ids[:98]:
+            assert await futures.wait(request_id) == request_id.encode()
+    await asyncio.sleep(0.1)
+    assert await futures.wait(ids[98]) == ids[98].encode()
     with pytest.raises(KeyError):
-        await futures.wait(ids[1])
-    for request_id in ids[2:]:
-        assert await futures.wait(request_id) == request_id.encode()
+        await futures.wait(ids[0])
+    assert await futures.wait(ids[99]) == ids[99].encode()

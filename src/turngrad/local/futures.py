@@ -15,8 +15,8 @@ from typing import Any
 
 POLL_SECONDS = 20.0
 """How long retrieve_future waits: below the client's 45 s, and long enough that it does not busy-loop."""
-_KEPT = 64
-"""Results kept after they were fetched, for a client that lost the answer; a large batch's is a megabyte."""
+_KEPT_SECONDS = 300.0
+"""How long a result is kept after it was fetched: a client that lost the answer asks again, after up to 30 s and several times."""
 
 
 class Futures:
@@ -25,7 +25,7 @@ class Futures:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._futures: dict[str, asyncio.Future[bytes]] = {}
-        self._fetched: OrderedDict[str, None] = OrderedDict()
+        self._fetched: OrderedDict[str, float] = OrderedDict()
 
     def create(self) -> str:
         """A new request id."""
@@ -44,15 +44,16 @@ class Futures:
     async def wait(self, request_id: str) -> bytes | None:
         """The result, or None if it is not there within the poll. Raises KeyError for an id never handed out.
 
-        Of the results fetched only the newest are kept.
+        A result that nobody has asked for again for some minutes is forgotten.
         """
         future = self._futures[request_id]
         done, _ = await asyncio.wait([future], timeout=POLL_SECONDS)
         if not done:
             return None
-        self._fetched[request_id] = None
+        now = self._loop.time()
+        self._fetched[request_id] = now
         self._fetched.move_to_end(request_id)
-        while len(self._fetched) > _KEPT:
+        while now - next(iter(self._fetched.values())) > _KEPT_SECONDS:
             self._futures.pop(self._fetched.popitem(last=False)[0], None)
         return future.result()
 
