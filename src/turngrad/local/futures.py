@@ -16,7 +16,7 @@ from typing import Any
 POLL_SECONDS = 20.0
 """How long retrieve_future waits: below the client's 45 s, and long enough that it does not busy-loop."""
 _KEPT_SECONDS = 300.0
-"""How long a result is kept after it was fetched: a client that lost the answer asks again, after up to 30 s and several times."""
+"""How long a fetched result stays: a client that lost the answer asks again, several times and up to 30 s apart."""
 
 
 class Futures:
