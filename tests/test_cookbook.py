@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from turngrad.config import TrainConfig
 from turngrad.runlog import read_episodes
+from turngrad.tasksets import load_taskset
 
 ENV = {key: value for key, value in os.environ.items() if not key.startswith(("FIREWORKS", "HUD", "TINKER"))}
 CALIBRATE = ["--calibrate", "--tasks-per-step", "6", "--group-size", "6", "--max-tokens", "512", "--debug-samples", "4"]
@@ -93,8 +95,14 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, run("train", "--taskset", "bfcl-multi-turn", *ONE_STEP, "--eval-samples", "1", "--output-dir", str(folder))
 
 
-def test_calibrate() -> None:
-    check_calibration(run("train", "--taskset", "bfcl-multi-turn", *CALIBRATE))
+def test_calibrate(tmp_path: Path) -> None:
+    said = run("train", "--taskset", "bfcl-multi-turn", *CALIBRATE, "--output-dir", str(tmp_path))
+    check_calibration(said)
+    listed = (tmp_path / "learnable.txt").read_text().split()
+    assert len(listed) == number(r"^tasks with headroom (\d)/6, the largest first in ", said) > 0
+    # What it lists is what --train-ids takes.
+    config = TrainConfig(taskset="bfcl-multi-turn", backend="local", train_ids=tmp_path / "learnable.txt", tasks_per_step=1)
+    assert {row.id for row in load_taskset(config.resolve()).train} == set(listed)
 
 
 def test_one_bounded_step(one_step: tuple[Path, str]) -> None:

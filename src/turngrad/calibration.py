@@ -13,6 +13,7 @@ from turngrad.batch import build_batch
 from turngrad.config import TrainConfig
 from turngrad.costs import price
 from turngrad.display import Display
+from turngrad.headroom import learnable
 from turngrad.learner import Learner
 from turngrad.metrics import rollout_metrics
 from turngrad.rollout import Group
@@ -47,9 +48,28 @@ async def calibrate(config: TrainConfig, taskset: Taskset, session: Session, dis
         display.say(line)
     if counts.failures:
         display.say(f"infrastructure failures: {dict(counts.failures)}, the last: {counts.last_error}")
+    display.say(_list_learnable(config, groups))
     if config.debug_samples:
         show_samples(groups, config.debug_samples, session.family, display)
     return figures
+
+
+def _list_learnable(config: TrainConfig, groups: list[Group]) -> str:
+    """Write the tasks with headroom where the run folder is given; how many there are, in words."""
+    rewards = {
+        group.row.id: [episode.reward for episode in group.episodes if episode.excluded is None and episode.reward is not None]
+        for group in groups
+    }
+    ids = learnable(rewards)
+    found = f"tasks with headroom {len(ids)}/{len(groups)}"
+    if not ids:
+        return found
+    if config.output_dir is None:
+        return f"{found}; --output-dir FOLDER lists them for --train-ids"
+    config.output_dir.mkdir(parents=True, exist_ok=True)
+    listed = config.output_dir / "learnable.txt"
+    listed.write_text("".join(f"{task}\n" for task in ids), encoding="utf-8")
+    return f"{found}, the largest first in {listed}: --train-ids {listed} trains on them alone"
 
 
 def report(config: TrainConfig, figures: dict[str, Any], *, has_tools: bool) -> list[str]:

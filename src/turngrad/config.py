@@ -145,7 +145,7 @@ class TrainConfig(BaseModel):
     train_ids: Path | None = Field(
         default=None,
         description="Train on those tasks of the training split only that this file names, one id a line, such as the "
-        "learnable.txt of a calibration.",
+        "learnable.txt that --calibrate --output-dir FOLDER writes.",
     )
     eval_tasks: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Tasks of each evaluation, of the held-out split and of the training pool each; 0 turns it off."
@@ -242,7 +242,9 @@ class TrainConfig(BaseModel):
         default=0, description="Order of the tasks and seeds of the samples. The train and held-out split is fixed."
     )
     config: Path | None = Field(default=None, description="Read settings from this YAML file; flags win over it.")
-    output_dir: Path | None = Field(default=None, description="Run folder; None: a new one below runs/.")
+    output_dir: Path | None = Field(
+        default=None, description="Run folder; None: a new one below runs/. Of a calibration: where learnable.txt goes."
+    )
     checkpoint_every: Annotated[int, Field(ge=0)] = Field(
         10, description="Save a resumable state every so many steps; 0: at the end."
     )
