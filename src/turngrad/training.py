@@ -27,15 +27,12 @@ from turngrad.advantages import group_advantages
 from turngrad.batch import Batch, build_batch
 from turngrad.checkpoints import Checkpoint, best_snapshot
 from turngrad.config import TrainConfig
-from turngrad.costs import price_of_row
-from turngrad.diagnostics import batch_metrics
 from turngrad.display import Display
 from turngrad.errors import RunError
 from turngrad.evaluation import evaluate
 from turngrad.faults import LearnerError, StepLost
 from turngrad.gathering import gather_groups
 from turngrad.learner import Learner, UpdateResult
-from turngrad.metrics import rollout_metrics
 from turngrad.policy import Policy
 from turngrad.reference import Reference
 from turngrad.rollout import Group
@@ -43,6 +40,7 @@ from turngrad.runlog import RunLog
 from turngrad.saving import States
 from turngrad.schedule import has_collapsed, learning_rate_at
 from turngrad.session import Session
+from turngrad.steprow import StepSeconds, step_row
 from turngrad.tasksets import Taskset
 from turngrad.transcript import show_samples
 from turngrad.waits import in_time
@@ -199,43 +197,29 @@ class Trainer:
     async def _complete_step(self, policy: Policy, step: int, groups: list[Group], started: float) -> None:
         """Update on the groups, then write the step's episodes and its row."""
         config, rolled = self.config, time.monotonic()
-        pairs = [
-            (
-                group.episodes,
-                group_advantages(group.episodes, config.advantage, clip=config.advantage_clip, credit=config.credit),
-            )
+        advantages = [
+            group_advantages(group.episodes, config.advantage, clip=config.advantage_clip, credit=config.credit)
             for group in groups
         ]
+        pairs = [(group.episodes, found) for group, found in zip(groups, advantages, strict=True)]
         batch = build_batch(pairs, normalize=config.normalize, max_seq_len=config.max_seq_len)
         kl = None
         if self._reference is not None:
             batch, kl = await self._reference.penalize(batch, config.kl_coef)
         result = await self._update(batch, step)
-        counts = self.session.rollouts.take_counts()
-        ended = time.monotonic()
-        row: dict[str, Any] = {
-            "kind": "train",
-            "step": step,
-            **rollout_metrics([group.episodes for group in groups]),
-            "kept_groups": sum(advantages.reason is None for _, advantages in pairs),
-            "training_datums": len(batch.sent),
-            "updated": result.steps > 0,
-            "why_not_updated": result.skipped,
-            "loss": result.metrics.get("update/loss"),
-            "kl": kl,
-            "snapshot": policy.snapshot,
-            "tasks": sorted(group.row.id for group in groups),
-            "rollouts_started": counts.started,
-            "failures": dict(counts.failures),
-            "last_error": counts.last_error,
-            "recoveries": self._recoveries[step],
-            "seconds": round(ended - started, 3),
-            "seconds_rollout": round(rolled - started, 3),
-            "seconds_update": round(ended - rolled, 3),
-            **batch_metrics(pairs, batch),
-            **result.metrics,
-        }
-        row["cost"] = price_of_row(config, row)
+        row = step_row(
+            config,
+            step,
+            groups,
+            advantages,
+            batch,
+            result,
+            self.session.rollouts.take_counts(),
+            StepSeconds(started, rolled, time.monotonic()),
+            kl=kl,
+            snapshot=policy.snapshot,
+            recoveries=self._recoveries[step],
+        )
         self.log.episodes(f"step-{step:04d}", (episode for group in groups for episode in group.episodes))
         self.log.metrics(row)
         self.step = step
