@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turngrad import sdk_log
 from turngrad.backend import Endpoint, open_backend
 from turngrad.config import TrainConfig
 from turngrad.errors import UserError
@@ -136,9 +137,12 @@ async def open_session(
         UserError: no key, a wrong key, no such model or tokenizer, an engine or environment that does not start.
     """
     quiet_libraries()
+    from turngrad import waits
     from turngrad.faults import LearnerError
 
     async with AsyncExitStack() as stack:
+        stack.enter_context(sdk_log.told(say))
+        stack.enter_context(waits.told(say))
         provider_opening = asyncio.create_task(_enter_runtime(taskset, config.max_concurrent or 1))
         try:
             endpoint = await stack.enter_async_context(open_backend(config, state_dir))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar, cast
 
 from turngrad.errors import RunError
@@ -17,11 +17,35 @@ from turngrad.faults import LearnerTimeout, explain
 
 T = TypeVar("T")
 
+FIRST_WORD_SECONDS = 30.0
+"""A wait that lasts so long is spoken of, and again each time it has become twice as long."""
+_listeners: list[Callable[[str], None]] = []
+
+
+@contextlib.contextmanager
+def told(say: Callable[[str], None]) -> Iterator[None]:
+    """Inside, `say` hears of every wait of this process that becomes long."""
+    _listeners.append(say)
+    try:
+        yield
+    finally:
+        _listeners.remove(say)
+
+
+async def _speak_of(doing: str) -> None:
+    waited, until = 0.0, FIRST_WORD_SECONDS
+    while True:
+        await asyncio.sleep(until - waited)
+        for say in _listeners:
+            say(f"{doing}: waiting for the service, {until:g} s by now")
+        waited, until = until, 2 * until
+
 
 @contextlib.asynccontextmanager
 async def bounded(timeout: float, doing: str) -> AsyncIterator[None]:
     """Whatever goes wrong inside, or takes longer than `timeout` seconds, as a LearnerError that says what was going on."""
     limit = asyncio.timeout(timeout)
+    speaking = asyncio.create_task(_speak_of(doing))
     try:
         async with limit:
             yield
@@ -29,6 +53,8 @@ async def bounded(timeout: float, doing: str) -> AsyncIterator[None]:
         if limit.expired():
             raise LearnerTimeout(f"{doing} took longer than {timeout:g} s; what the service made of it is unknown") from error
         raise explain(error, doing) from error
+    finally:
+        speaking.cancel()
 
 
 @contextlib.asynccontextmanager
