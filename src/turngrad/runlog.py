@@ -65,6 +65,8 @@ class RunLog:
                 f"{folder} already holds a run; go on with it by --resume-from {folder}, or name another --output-dir"
             )
         log = cls(folder, created=True)
+        # At once: a run that is killed from here on can be resumed.
+        log.write_config(config)
         log._write_json("environment.json", _environment())
         return log
 
@@ -210,6 +212,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The settings of an earlier run."""
     try:
         return json.loads((folder / "config.json").read_text())
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder} is not a run folder: it has no config.json, or its run ended before it began; start one with --output-dir"
+        ) from error
     except (OSError, json.JSONDecodeError) as error:
         raise UserError(f"{folder} is not a run folder: its config.json cannot be read ({error})") from error
 
