@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import os
 import sys
 from typing import Any
 
@@ -152,3 +154,16 @@ def test_on_a_terminal_a_bar_shows_rollouts_done_and_in_flight_and_elsewhere_lin
         shown.step(STEP, 30)
     assert len(output.getvalue().splitlines()) == 1
     assert "\x1b" not in output.getvalue()
+
+
+def test_a_reader_that_leaves_ends_the_display_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rich's own console the process would end here, status 1."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        display = Display()
+        for line in range(3):
+            display.say(f"line {line}")
+        assert display.console.quiet
+        assert sys.stdout is not pipe

@@ -18,11 +18,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+class _Console(Console):
+    """Rich's own ends the process with status 1 when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
 class Display:
     """One run's display. `phase` is a context in which `advance` moves the bar."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.console = console or _Console(highlight=False, soft_wrap=True)
         self._progress: Progress | None = None
         self._task: Any = None
         self._rewards: list[float] = []

@@ -25,6 +25,8 @@ LOGGER = logging.getLogger("turngrad.pool")
 
 START_ATTEMPTS = 3
 """Starts in a row that may fail before a slot is given up and, with no slot left, leases are refused."""
+_REFUSED_SECONDS = 1.0
+"""How long hud's client tries a port that it was given and that takes no connection; its own limit is four minutes."""
 STEADY_SECONDS = 10.0
 """A server that dies sooner counts as a failed start."""
 
@@ -115,8 +117,8 @@ class ServerPool:
             server.leases += 1
             try:
                 if await server.accepts():
-                    # Its own limit is four minutes of trying, should the server be gone a moment later.
-                    yield Runtime(f"tcp://127.0.0.1:{server.port}", {"ready_timeout": 2 * self.hang_seconds})
+                    # For a server that is gone a moment later; one that serves may take its time to answer.
+                    yield Runtime(f"tcp://127.0.0.1:{server.port}", {"ready_timeout": _REFUSED_SECONDS})
                     return
             finally:
                 server.leases -= 1

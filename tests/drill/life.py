@@ -7,6 +7,7 @@ process would, update, publish and save. What it leaves is exact, so that two li
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,17 +73,21 @@ class Life:
 async def live(engine: TinyEngine, url: str, *, timeout: float = 300.0, sample_timeout: float = 300.0) -> Life:
     """Live against the engine's protocol at `url`. What goes wrong is kept in the life, never raised."""
     life = Life()
-    try:
-        await _live(engine, url, life, timeout, sample_timeout)
-        life.stage = "done"
-    except Exception as error:
-        life.error = error
+    async with AsyncExitStack() as services:
+        try:
+            await _live(engine, url, life, services, timeout, sample_timeout)
+            life.stage = "done"
+        except Exception as error:
+            life.error = error
     return life
 
 
-async def _live(engine: TinyEngine, url: str, life: Life, timeout: float, sample_timeout: float) -> None:
+async def _live(
+    engine: TinyEngine, url: str, life: Life, services: AsyncExitStack, timeout: float, sample_timeout: float
+) -> None:
     endpoint = Endpoint(url, "local", engine.model, engine.model, None, local=False)
     service = await connect(endpoint)
+    services.push_async_callback(asyncio.to_thread, service.close)
     life.stage = "create"
     learner = await Learner.create(service, engine.model, lora_rank=4, seed=0, timeout=timeout)
     life.stage = "publish"
@@ -104,6 +109,7 @@ async def _live(engine: TinyEngine, url: str, life: Life, timeout: float, sample
 
     life.stage = "reconnect"
     resumed = await connect(endpoint)
+    services.push_async_callback(asyncio.to_thread, resumed.close)
     life.stage = "resume"
     learner = await Learner.resume(resumed, state, timeout=timeout)
     life.stage = "update 3"
@@ -113,8 +119,6 @@ async def _live(engine: TinyEngine, url: str, life: Life, timeout: float, sample
     await learner.close()
     life.weights, life.optimizer = engine.saved(path, "weights"), engine.saved(path, "optimizer")
     life.steps = engine.saved_steps(path)
-    await asyncio.to_thread(service.close)
-    await asyncio.to_thread(resumed.close)
 
 
 async def _policy(service: FiretitanServiceClient, snapshot: str, timeout: float) -> Policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -60,13 +61,19 @@ def _servers(started: Started) -> list[int]:
 async def test_servers_killed_or_frozen_in_an_episode_cost_its_try(tmp_path: Path, how: signal.Signals) -> None:
     """Lost: nothing; every episode whose server broke is played again with a new one."""
     struck: list[int] = []
+    blow = asyncio.Event()
 
     async def before(started: Started, n: int) -> None:
-        # All four episodes have made their first call.
-        if n == ATTEMPTS + 1:
-            struck.extend(_servers(started))
+        if n == ATTEMPTS:
+            # None goes on before each has a server to lose.
+            while len(found := _servers(started)) < ATTEMPTS:
+                await asyncio.sleep(0.05)
+            struck.extend(found)
             for pid in struck:
                 os.kill(pid, how)
+            blow.set()
+        if n >= ATTEMPTS:
+            await blow.wait()
 
     episodes, counts = await _play(tmp_path, before)
     assert [episode.reward for episode in episodes] == [1.0] * ATTEMPTS
