@@ -31,6 +31,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from turngrad.local.adapter import full_policy
 from turngrad.local.basemodel import BaseModel, load_base_model
@@ -54,6 +55,7 @@ HUNDRED_MILLION |= {"num_key_value_heads": 4, "vocab_size": 16384, "tie_word_emb
 def run() -> list[Row]:
     """Every row; about five minutes on two quiet cores."""
     torch.set_num_threads(os.cpu_count() or 1)
+    disable_progress_bar()
     trl = _trl_python()
     with tempfile.TemporaryDirectory() as folder:
         tiny = _folder(Path(folder) / "tiny", TINY)

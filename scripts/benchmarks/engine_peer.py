@@ -11,12 +11,14 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset  # pyright: ignore[reportMissingImports]
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
 
@@ -37,6 +39,8 @@ class Turns(TrainerCallback):
 def main(folder: str, steps: int) -> None:
     """Trains for `steps` steps with random rewards, which leave no group without spread."""
     torch.set_num_threads(os.cpu_count() or 1)
+    warnings.simplefilter("ignore")
+    disable_progress_bar()
     rng = np.random.default_rng(0)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.pad_token or "w0"

@@ -86,7 +86,6 @@ def answer(request: Completion, result: Sampled, *, null_logprobs: bool = False)
             "perf_metrics": {
                 "prompt-tokens": len(request.prompt),
                 "cached-prompt-tokens": result.cached_tokens,
-                "prefill-queue-duration": result.queue_seconds,
                 "server-processing-time": result.seconds,
             },
         }

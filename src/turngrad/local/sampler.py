@@ -23,8 +23,8 @@ from turngrad.local.sampling import draw, widest
 from turngrad.local.stops import Stopper, StopTable
 from turngrad.local.wire import Completion
 
-_WAIT_FOR = 64
-"""A request waits for a prompt being read if that will save it at least this many tokens."""
+_WAIT_FOR = 16
+"""A request waits for a prompt being read, a step or two, if that will save it at least this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,6 @@ class Sampled:
     text: str
     cached_tokens: int
     prompt_logprobs: list[float | None] | None
-    queue_seconds: float
     seconds: float
 
 
@@ -56,7 +55,6 @@ class Request:
     submitted: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     slot: Slot | None = None
-    started: float = 0.0
     cached: int = 0
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -210,7 +208,6 @@ class Sampler:
                 text=self.stops.text(request.output_ids),
                 cached_tokens=request.cached,
                 prompt_logprobs=request.prompt_logprobs,
-                queue_seconds=request.started - request.submitted,
                 seconds=now - request.submitted,
             )
         )
@@ -262,7 +259,7 @@ class Sampler:
             slot = self.cache.slots[0]
         slot.busy, slot.cache_key = True, request.body.cache_key
         self.cache.touch(slot)
-        request.slot, request.started = slot, time.monotonic()
+        request.slot = slot
         request.cached = len(slot.tokens)
         self._running.append(request)
         return True
