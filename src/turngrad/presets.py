@@ -43,7 +43,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("local", "arithmetic"): {
         "base_model": "smollm2-135m",
-        "steps": 12,
+        "steps": 14,
         "tasks_per_step": 8,
         "group_size": 8,
         "eval_tasks": 16,
@@ -56,7 +56,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "warmup_steps": 0,
         "schedule": "constant",
         "min_a": 2,
-        "max_a": 12,
+        "max_a": 10,
         "min_b": 2,
         "max_b": 9,
         "prompt": "direct",
