@@ -118,7 +118,7 @@ def test_every_metric_of_a_real_row_is_explained() -> None:
 
 
 def test_every_key_that_the_loop_adds_is_explained(tmp_path: Path) -> None:
-    source = (ROOT / "src/turngrad/training.py").read_text() + (ROOT / "src/turngrad/evaluation.py").read_text()
+    source = "".join((ROOT / f"src/turngrad/{name}.py").read_text() for name in ("training", "steprow", "evaluation"))
     added = set(re.findall(r'^ +"([a-z_]+)": ', source, re.MULTILINE)) | set(re.findall(r'metrics\["(update/\w+)"\]', source))
     learner = (ROOT / "src/turngrad/learner.py").read_text()
     added |= set(re.findall(r'"(update/\w+)"', learner))
