@@ -70,4 +70,6 @@ async def test_an_account_without_credit_is_named_while_training_waits_for_it(tm
     with tiny_engine(tmp_path) as engine, proxy(engine.url, fault) as broken, sdk_log.told(said.append):
         life = await live(engine, broken.url)
     assert life.error is None
-    assert [text.partition(" (")[0] for text in said] == ["the account has no credit left, and training is paused until it has"]
+    # Sessions that other tests have left behind miss their engines meanwhile, and are heard too.
+    told = [text.partition(" (")[0] for text in said if "heard of" not in text]
+    assert told == ["the account has no credit left, and training is paused until it has"]

@@ -28,7 +28,7 @@ START_ATTEMPTS = 3
 _REFUSED_SECONDS = 1.0
 """How long hud's client tries a port that it was given and that takes no connection; its own limit is four minutes."""
 STEADY_SECONDS = 10.0
-"""A server that dies sooner counts as a failed start."""
+"""A server that dies sooner, and before a rollout has ended on it, counts as a failed start."""
 
 
 class PoolError(RuntimeError):
@@ -118,11 +118,13 @@ class ServerPool:
             try:
                 if await server.accepts():
                     # For a server that is gone a moment later; one that serves may take its time to answer.
-                    yield Runtime(f"tcp://127.0.0.1:{server.port}", {"ready_timeout": _REFUSED_SECONDS})
+                    try:
+                        yield Runtime(f"tcp://127.0.0.1:{server.port}", {"ready_timeout": _REFUSED_SECONDS})
+                    finally:
+                        server.served += server.alive
                     return
             finally:
                 server.leases -= 1
-                server.served += 1
                 self._notify()
 
     @property
@@ -170,7 +172,7 @@ class ServerPool:
                 else:
                     await server.end()
             lived = 0.0 if served_from is None else time.monotonic() - served_from
-            steady = lived > STEADY_SECONDS or (server.worn is not None and server.served > 0)
+            steady = lived > STEADY_SECONDS or server.served > 0
             failures = 0 if steady else failures + 1
             self._error = PoolError(f"environment server of {self.source.name} {reason}; its last words:\n{server.last_words}")
             LOGGER.warning("%s", self._error)

@@ -62,7 +62,7 @@ class ServerProcess:
         self.port = 0
         self.leases = 0
         self.served = 0
-        """Leases that have ended."""
+        """Leases that have ended while it lived."""
         self.refused = False
         self.worn: str | None = None
         """What is nearly used up: it should get no more leases."""

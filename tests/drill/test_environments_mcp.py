@@ -64,16 +64,13 @@ async def test_servers_killed_or_frozen_in_an_episode_cost_its_try(tmp_path: Pat
     blow = asyncio.Event()
 
     async def before(started: Started, n: int) -> None:
+        # None goes on before all four have begun.
         if n == ATTEMPTS:
-            # None goes on before each has a server to lose.
-            while len(found := _servers(started)) < ATTEMPTS:
-                await asyncio.sleep(0.05)
-            struck.extend(found)
+            struck.extend(_servers(started))
             for pid in struck:
                 os.kill(pid, how)
             blow.set()
-        if n >= ATTEMPTS:
-            await blow.wait()
+        await blow.wait()
 
     episodes, counts = await _play(tmp_path, before)
     assert [episode.reward for episode in episodes] == [1.0] * ATTEMPTS
