@@ -66,9 +66,12 @@ def _list_learnable(config: TrainConfig, groups: list[Group]) -> str:
         return found
     if config.output_dir is None:
         return f"{found}; --output-dir FOLDER lists them for --train-ids"
-    config.output_dir.mkdir(parents=True, exist_ok=True)
     listed = config.output_dir / "learnable.txt"
-    listed.write_text("".join(f"{task}\n" for task in ids), encoding="utf-8")
+    try:
+        config.output_dir.mkdir(parents=True, exist_ok=True)
+        listed.write_text("".join(f"{task}\n" for task in ids), encoding="utf-8")
+    except OSError as error:
+        return f"{found}: {', '.join(ids)} ({listed} cannot be written: {error.strerror})"
     return f"{found}, the largest first in {listed}: --train-ids {listed} trains on them alone"
 
 
