@@ -73,9 +73,10 @@ class Browser:
     async def until(self, code: str) -> None:
         """Wait until `code` is true."""
         for _ in range(1200):
-            # An element is true here and `{}` by value.
-            if await self.evaluate(f"Boolean({code})"):
-                return
+            # An element is true here and `{}` by value. A page that is being loaded may have nothing to ask yet.
+            with contextlib.suppress(AssertionError):
+                if await self.evaluate(f"Boolean({code})"):
+                    return
             await asyncio.sleep(0.05)
         raise AssertionError(f"never true: {code}")
 

@@ -170,7 +170,7 @@ async def test_an_episode_that_is_read_is_not_loaded_again_and_the_overview_afte
     await asyncio.sleep(1.6)
     assert await page.evaluate("window.before === true && scrollY === 300")
     await page.press("Escape")
-    await page.until("window.before === undefined && !document.getElementById('overview').hidden")
+    await page.until("window.before === undefined && document.getElementById('overview')?.hidden === false")
     assert await page.evaluate("document.getElementById('viewer').hidden")
 
 
