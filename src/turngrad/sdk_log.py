@@ -44,20 +44,20 @@ class _Teller(logging.Handler):
         self._said: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        said, now = sentence(record), time.monotonic()
-        # Seconds count up from one to the next.
-        kind = None if said is None else re.sub(r"\d+", "", said)
-        if said is None or kind is None or now - self._said.get(kind, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+        if (said := sentence(record)) is None:
             return
-        self._said[kind] = now
-        self._say(said)
+        # Seconds count up from one to the next.
+        kind, now = re.sub(r"\d+", "", said), time.monotonic()
+        if kind not in self._said or now - self._said[kind] >= _REPEAT_SECONDS:
+            self._said[kind] = now
+            self._say(said)
 
 
 @contextmanager
 def told(say: Callable[[str], None]) -> Iterator[None]:
     """Inside, the SDK's log goes to `say` as sentences, and nowhere else."""
     logger, teller = logging.getLogger("fireworks"), _Teller(say)
-    before = logger.level, logger.propagate
+    level, propagate = logger.level, logger.propagate
     logger.addHandler(teller)
     logger.setLevel(logging.WARNING)
     logger.propagate = False
@@ -65,4 +65,5 @@ def told(say: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(teller)
-        logger.level, logger.propagate = before
+        logger.setLevel(level)
+        logger.propagate = propagate

@@ -113,6 +113,17 @@ def test_a_group_reads_its_common_prompt_once_and_shares_it(tiny: BaseModel) -> 
         check(tiny, prompt, result)
 
 
+def test_attempts_at_one_short_prompt_read_it_once(tiny: BaseModel) -> None:
+    """Prompts of 50 tokens with a common head of 30: the first is read whole, of the other task its own part, once."""
+    rng = np.random.default_rng(7)
+    head = random_prompt(rng, 30)
+    prompts = [[*head, 2 + task, *random_prompt(rng, 19)] for task in range(2)]
+    results = run(sampler_of(tiny), [body(prompt, cache_key=f"{n}") for prompt in prompts for n in range(4)])
+    assert [r.cached_tokens for r in results] == [0, 49, 49, 49, 30, 49, 49, 49]
+    for prompt, result in zip([prompt for prompt in prompts for _ in range(4)], results, strict=True):
+        check(tiny, prompt, result)
+
+
 def test_rewriting_the_end_of_an_episode_keeps_the_common_part(tiny: BaseModel) -> None:
     rng = np.random.default_rng(3)
     sampler = sampler_of(tiny)
