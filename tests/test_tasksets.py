@@ -120,10 +120,10 @@ def test_the_starter_trains_on_the_tasks_it_has_most_to_gain_from_unless_told_ot
 
 
 def test_generated_tasks_are_as_long_as_asked_for() -> None:
-    config = TrainConfig(
-        taskset="bfcl-synthetic", backend="local", eval_tasks=8, tasks_per_step=2, synthetic_turns=2, synthetic_calls=1
-    ).resolve()
+    config = TrainConfig(taskset="bfcl-synthetic", backend="local", eval_tasks=8, tasks_per_step=2).resolve()
     taskset = load_taskset(config)
+    longest = load_taskset(config.model_copy(update={"synthetic_turns": 0, "synthetic_calls": 0}))
+    assert all(row.id.startswith("synthetic_9") for row in longest.held_out)
     from bfcl_data import load_entry
 
     for row in (*taskset.held_out, *taskset.rows_for_step(1, 2, 0)):

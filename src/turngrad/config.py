@@ -228,11 +228,11 @@ class TrainConfig(BaseModel):
     max_a: int | None = Field(default=None, description="Arithmetic: largest first factor.")
     min_b: int | None = Field(default=None, description="Arithmetic: smallest second factor.")
     max_b: int | None = Field(default=None, description="Arithmetic: largest second factor.")
-    synthetic_turns: Annotated[int, Field(ge=1, le=8)] | None = Field(
-        default=None, description="bfcl-synthetic: user turns of a generated task; None: as many as BFCL's have."
+    synthetic_turns: Annotated[int, Field(ge=0, le=8)] | None = Field(
+        default=None, description="bfcl-synthetic: user turns of a generated task; 0: as many as BFCL's have, 1 to 6."
     )
-    synthetic_calls: Positive | None = Field(
-        default=None, description="bfcl-synthetic: most calls that one user turn of a generated task needs."
+    synthetic_calls: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="bfcl-synthetic: most calls that one user turn of a generated task needs; 0: as BFCL's, up to 6."
     )
     prompt: Literal["work", "direct"] | None = Field(
         default=None, description="Arithmetic: ask to work the product out first (for capable models), or for the integer alone."

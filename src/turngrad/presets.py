@@ -78,3 +78,5 @@ PRESETS["local", "own"] = {k: v for k, v in PRESETS["local", "bfcl"].items() if 
 # Generated tasks never run out: a pool of them is for who asks for one.
 for _backend in ("fireworks", "local"):
     PRESETS[_backend, "synthetic"] = {k: v for k, v in PRESETS[_backend, "bfcl"].items() if k != "train_tasks"}
+PRESETS["fireworks", "synthetic"] |= {"synthetic_turns": 0, "synthetic_calls": 0}
+PRESETS["local", "synthetic"] |= {"synthetic_turns": 2, "synthetic_calls": 1, "eval_tasks": 64}
