@@ -58,6 +58,14 @@ def resumes(folder: Path, to: int, **how: Any) -> None:
     assert steps(folder) == list(range(1, to + 1))
 
 
+@pytest.fixture(autouse=True)
+def hangs_up() -> Iterator[None]:
+    """Runs inherit what this process ignores: under nohup they would rightly outlive a SIGHUP, which is not what is asked here."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 # -- signals ----------------------------------------------------------------------------------------------------------
 
 
