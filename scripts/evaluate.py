@@ -66,6 +66,10 @@ class EvaluateConfig(BaseModel):
     compare: tuple[Path, Path] | None = Field(default=None, description="Compare two results instead of evaluating.")
 
 
+_SIZES = ("steps", "tasks_per_step", "train_tasks", "train_ids", "eval_tasks")
+"""Settings of a run that say how its own taskset is divided, and nothing of another."""
+
+
 def evaluate(arguments: list[str]) -> int:
     config = parse_flags(EvaluateConfig, arguments)
     if config.compare is not None:
@@ -80,16 +84,21 @@ def _compare(first: Path, second: Path) -> int:
     return 0
 
 
-async def _evaluate(config: EvaluateConfig, display: Display) -> None:
+def settings(config: EvaluateConfig) -> TrainConfig:
+    """The run's settings, or the defaults of the taskset, with the whole training split, whatever part of it a run trains on."""
     saved = read_config(config.run) if config.run else {}
     changes = {"taskset": config.taskset, "base_model": config.base_model}
     changes = {key: value for key, value in changes.items() if value is not None}
     if config.taskset is not None:
         # The run's own files would win over a named taskset.
-        saved = {key: value for key, value in saved.items() if key not in ENVIRONMENT_SETTINGS}
+        dropped = {*ENVIRONMENT_SETTINGS, *(() if config.taskset == saved.get("taskset") else _SIZES)}
+        saved = {key: value for key, value in saved.items() if key not in dropped}
     train = config_from({**saved, **changes, "temperature": config.temperature or 1.0, "max_concurrent": config.max_concurrent})
-    # The whole training split, whatever part of it a run trains on.
-    train = train.resolve().model_copy(update={"train_tasks": None, "train_ids": None})
+    return train.resolve().model_copy(update={"train_tasks": None, "train_ids": None})
+
+
+async def _evaluate(config: EvaluateConfig, display: Display) -> None:
+    train = settings(config)
     taskset = load_taskset(train)
     rows = {"held_out": taskset.held_out, "train": taskset.train, "all": (*taskset.train, *taskset.held_out)}[config.split]
     rows = rows[: config.tasks]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from turngrad.config import TrainConfig
 
 SCRIPTS = sorted(path.name for path in Path("scripts").glob("*.py"))
 HEAVY = ("torch", "hud", "transformers", "fireworks", "renderers", "mcp")
@@ -34,3 +37,20 @@ def test_help_is_there_at_once_and_loads_nothing_heavy(script: str) -> None:
     loaded, seconds = json.loads(result.stderr.splitlines()[-1])
     assert loaded == []
     assert seconds < 1.5
+
+
+@pytest.mark.parametrize("other", ["bfcl-multi-turn", "bfcl-multi-turn-all", "arithmetic"])
+def test_a_runs_weights_are_evaluated_on_another_taskset_whatever_the_sizes_of_its_own(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turngrad.tasksets import load_taskset
+
+    monkeypatch.syspath_prepend("scripts")
+    script = importlib.import_module("evaluate")
+    trained = TrainConfig(taskset="bfcl-synthetic", backend="local", eval_tasks=400, tasks_per_step=300, max_turns=7).resolve()
+    (tmp_path / "config.json").write_text(trained.model_dump_json())
+    settings = script.settings(script.EvaluateConfig(run=tmp_path, taskset=other))
+    assert (settings.base_model, settings.max_turns) == ("bfcl-starter", 7)
+    assert len(load_taskset(settings).held_out) >= 16
+    same = script.settings(script.EvaluateConfig(run=tmp_path, taskset="bfcl-synthetic"))
+    assert (same.eval_tasks, same.tasks_per_step) == (400, 300)

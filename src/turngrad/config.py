@@ -232,7 +232,7 @@ class TrainConfig(BaseModel):
         default=None, description="bfcl-synthetic: user turns of a generated task; 0: as many as BFCL's have, 1 to 6."
     )
     synthetic_calls: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="bfcl-synthetic: most calls that one user turn of a generated task needs; 0: as BFCL's, up to 6."
+        default=None, description="bfcl-synthetic: most calls that a user turn of a generated task needs; 0: as BFCL's, up to 6."
     )
     prompt: Literal["work", "direct"] | None = Field(
         default=None, description="Arithmetic: ask to work the product out first (for capable models), or for the integer alone."

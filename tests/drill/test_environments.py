@@ -59,7 +59,7 @@ async def test_a_server_that_is_killed_or_frozen_is_replaced_and_its_rollouts_ar
     played.check_ledger(bank.notes("ledger"))
     assert played.lost.total() == 0
     assert set(played.counts.failures) <= {Failure.TOOL_SERVER.value, Failure.GRADER.value, Failure.PROVISION.value}
-    # A try that found the port refused before the pool knew of the death costs no sample, and no try: it is counted, and not bounded here.
+    # A try that finds the port refused before the pool knows of the death costs no sample: it is counted, and not bounded here.
     assert 1 <= sum(played.counts.failures.values()) - played.counts.failures[Failure.PROVISION.value] <= 16
     assert back < seconds * _load()
 

@@ -60,7 +60,7 @@ def resumes(folder: Path, to: int, **how: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def hangs_up() -> Iterator[None]:
-    """Runs inherit what this process ignores: under nohup they would rightly outlive a SIGHUP, which is not what is asked here."""
+    """Runs inherit what this process ignores: under nohup they would rightly outlive a SIGHUP, and that is a case apart."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
