@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turngrad.config import TrainConfig
+from turngrad.config import config_from
 
 SCRIPTS = sorted(path.name for path in Path("scripts").glob("*.py"))
 HEAVY = ("torch", "hud", "transformers", "fireworks", "renderers", "mcp")
@@ -47,7 +47,8 @@ def test_a_runs_weights_are_evaluated_on_another_taskset_whatever_the_sizes_of_i
 
     monkeypatch.syspath_prepend("scripts")
     script = importlib.import_module("evaluate")
-    trained = TrainConfig(taskset="bfcl-synthetic", backend="local", eval_tasks=400, tasks_per_step=300, max_turns=7).resolve()
+    sizes = {"eval_tasks": 400, "tasks_per_step": 300, "max_turns": 7}
+    trained = config_from({"taskset": "bfcl-synthetic", "backend": "local", **sizes}).resolve()
     (tmp_path / "config.json").write_text(trained.model_dump_json())
     settings = script.settings(script.EvaluateConfig(run=tmp_path, taskset=other))
     assert (settings.base_model, settings.max_turns) == ("bfcl-starter", 7)
