@@ -3,14 +3,15 @@
 
 1. Train the tokenizer on the training entries, as they are and with other values in them.
 2. Train a tiny Qwen3 model from nothing on episodes of a perfect policy, in three stages: first mostly training entries,
-   which teach it to play; then a mixture with generated tasks and other values, which teaches it to read; last no entry as
-   it is, so that it forgets what it knows by heart. The weights are a mean of those before and after the last stage,
-   which reads better than either. The held-out scenarios are never read.
+   which teach it to play; then a mixture with generated tasks and other values, which teaches it to read; then no entry as
+   it is, so that it forgets what it knows by heart. The weights are a mean of those before and after the third stage,
+   which reads better than either. A short fourth stage is of episodes of a hasty policy, which takes a turn for done before
+   it is: a habit for reinforcement learning to undo. The held-out scenarios are never read.
 3. Sample the training entries and tasks it never saw, and print the rewards.
 
 The defaults made the packaged weights; src/turngrad/local/starter/README.md has the time and the figures. To see the whole
-way in about six minutes: `--first.schedule.tokens 10000 --second.schedule.tokens 10000 --third.schedule.tokens 10000`
-with an `--output-dir` of your own.
+way in about six minutes: `--first.schedule.tokens 10000 --second.schedule.tokens 10000 --third.schedule.tokens 10000
+--last.schedule.tokens 10000` with an `--output-dir` of your own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the starter policy is made: tokenizer, three stages of warm start, judgement. `scripts/make_starter.py` tells the whole.
+"""How the starter policy is made: tokenizer, four stages of warm start, judgement. `scripts/make_starter.py` tells the whole.
 
 In: `Options`, the training entries of BFCL and generated tasks. Out: a model folder, and its rewards on standard output.
 """
@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from envs.bfcl.synthetic import generate
+from envs.bfcl.synthetic import Difficulty, generate
 from envs.bfcl.synthetic.attempt import Attempt
 from envs.bfcl.synthetic.augment import substitute
 from envs.bfcl.synthetic.entries import training_entries
@@ -35,6 +35,9 @@ from turngrad.local.starter.rollouts import play_all
 from turngrad.local.starter.tokenizer import train_tokenizer
 from turngrad.local.starter.warmstart import Example, new_model, train
 from turngrad.presets import STARTER_POOL
+
+SHORT = Difficulty(turns=2, calls=1)
+"""Generated tasks as `scripts/train.py --taskset bfcl-synthetic` has them here by default."""
 
 TEST_SEEDS = range(1_000_000, 1_000_100)
 """Generated tasks that no warm start sees: those it trains on have smaller seeds."""
@@ -56,12 +59,19 @@ def make(options: Options) -> None:
     for path in partial.iterdir():
         os.replace(path, options.output_dir / path.name)
     partial.rmdir()
-    renderer = CompactRenderer(tokenizer)  # type: ignore[arg-type]
+    figures(options)
+
+
+def figures(options: Options) -> None:
+    """Sample the policy in the output folder, print its rewards, and list the tasks it has most to gain from."""
+    renderer = CompactRenderer(PreTrainedTokenizerFast.from_pretrained(options.output_dir))  # type: ignore[arg-type]
+    entries = training_entries()
     rng = Random(options.seed + 1)
     for name, tasks in (
         ("training entries", entries),
         ("training entries, other values", [substitute(entry, rng) for entry in entries]),
         ("generated tasks", [generate(seed) for seed in TEST_SEEDS]),
+        ("generated tasks, two turns of one call", [generate(seed, SHORT) for seed in TEST_SEEDS]),
     ):
         for temperature, samples in ((0.0, 1), (1.0, options.samples)):
             rewards = judge(options.output_dir, renderer, tasks, temperature, samples)
@@ -92,15 +102,15 @@ def _train(rank: int, options: Options, folder: Path, meeting: Path | None) -> N
     seeds = iter(range(rank, TEST_SEEDS.start, options.workers))
     report = _report if rank == 0 else lambda line: None
     save = (lambda: _save(model, folder)) if rank == 0 else (lambda: None)
-    before: dict[str, torch.Tensor] = {}
-    for number, stage in enumerate((options.first, options.second, options.third)):
+    entries = training_entries()
+    for number, stage in enumerate((options.first, options.second, options.third, options.last)):
         before = {name: value.clone() for name, value in model.state_dict().items()}
         report(f"stage {number + 1}: {stage.schedule.tokens:,} tokens")
-        examples = _examples(training_entries(), renderer, stage, seeds, Random(f"{options.seed}/{number}/{rank}"))
+        examples = _examples(entries, renderer, stage, seeds, Random(f"{options.seed}/{number}/{rank}"))
         train(model, examples, stage.schedule, report, save)
-    after = model.state_dict()
-    kept = options.kept
-    model.load_state_dict({name: kept * before[name] + (1 - kept) * after[name] for name in after})
+        if stage is options.third:
+            kept, after = options.kept, model.state_dict()
+            model.load_state_dict({name: kept * before[name] + (1 - kept) * after[name] for name in after})
     save()
 
 
@@ -152,15 +162,21 @@ def _examples(
     entries: list[dict[str, Any]], renderer: CompactRenderer, stage: Stage, seeds: Iterator[int], rng: Random
 ) -> Iterator[Example]:
     """Episodes without end, in the shares of `stage`; the generated ones take their seeds from `seeds`."""
+
+    def made(calls: int) -> int:
+        return rng.randrange(calls) if calls and stage.haste and rng.random() < stage.haste else calls
+
     while True:
-        draw = rng.random()
-        if draw < stage.generated:
+        draw = rng.random() - stage.short
+        if draw < 0:
+            entry = generate(next(seeds), SHORT)
+        elif draw < stage.generated:
             entry = generate(next(seeds))
         else:
             entry = rng.choice(entries)
             if draw < stage.generated + stage.substituted:
                 entry = substitute(entry, rng)
-        tools, messages = play(entry)
+        tools, messages = play(entry, made)
         rendered = renderer.render(messages, tools=tools)  # type: ignore[arg-type]
         yield rendered.token_ids, rendered.sampled_mask
 

@@ -95,14 +95,25 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
 
 
-def test_the_script_that_makes_the_starter_learns_from_whole_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("haste", [0.0, 0.4])
+def test_the_script_that_makes_the_starter_learns_from_whole_episodes_and_hasty_ones(
+    monkeypatch: pytest.MonkeyPatch, haste: float
+) -> None:
     """Its parts are loaded late, so that --help needs no torch: this loads them, and takes from its stream what a stage would."""
     monkeypatch.syspath_prepend("scripts")
     making = importlib.import_module("starter.making")
     folder = resolve_model("bfcl-starter")
     renderer = making.CompactRenderer(making.PreTrainedTokenizerFast.from_pretrained(folder))
-    stage = Stage(Schedule(tokens=1), generated=0.5, substituted=0.25)
-    stream = making._examples(making.training_entries()[:5], renderer, stage, iter(range(10)), Random(0))
-    for ids, sampled in (next(stream) for _ in range(8)):
+    stage = Stage(Schedule(tokens=1), generated=0.0, substituted=0.0, haste=haste)
+    entries = making.training_entries()[:20]
+    stream = making._examples(entries, renderer, stage, iter(()), Random(0))
+    drawn = [next(stream) for _ in range(200)]
+    for ids, sampled in drawn:
         assert len(ids) == len(sampled)
         assert 0 < sum(sampled) < len(ids) / 2
+    # An episode is whole where no turn was taken for done too early.
+    played = {tuple(renderer.render(messages, tools=tools).token_ids) for tools, messages in map(making.play, entries)}
+    whole = sum(tuple(ids) in played for ids, _ in drawn) / len(drawn)
+    turns = [sum(bool(calls) for calls in entry["ground_truth"]) for entry in entries]
+    expected = sum((1 - haste) ** count for count in turns) / len(turns)
+    assert whole == pytest.approx(expected, abs=0.08)

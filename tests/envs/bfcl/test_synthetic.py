@@ -194,6 +194,17 @@ def test_a_played_task_has_one_call_per_message_and_closes_every_turn() -> None:
     assert all(len(message.get("tool_calls", [0])) == 1 for message in messages)
 
 
+def test_a_hasty_policy_ends_its_episode_with_the_turn_that_it_takes_for_done() -> None:
+    entry = next(found for seed in range(50) if len((found := generate(seed))["ground_truth"][1]) > 1)
+    first, second = entry["ground_truth"][:2]
+    made = iter([len(first), 1])
+    _, messages = play(entry, lambda calls: next(made))
+    calls = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
+    assert calls == [call["name"] for call in (*first, second[0])]
+    assert sum(message["role"] == "user" for message in messages) == 2
+    assert messages[-1] == {"role": "assistant", "content": ""}
+
+
 def test_worlds_share_nothing_not_even_default_lists() -> None:
     config = {"TwitterAPI": {"authenticated": True, "username": "a", "following_list": ["b"], "tweets": {}, "tweet_counter": 0}}
     first, second = World(["TwitterAPI"], config), World(["TwitterAPI"], config)

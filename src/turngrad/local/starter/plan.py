@@ -41,11 +41,17 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Stage:
-    """Shares of what the policy learns from, and for how long. What the shares leave is training entries as they are."""
+    """Shares of what the policy learns from, and for how long. What the shares leave is training entries as they are.
+
+    `generated` tasks are as long as BFCL's, `short` ones are generated with two turns of one call each. `haste` is the chance
+    that a turn of an episode is taken for done before all its calls are made, which ends the episode.
+    """
 
     schedule: Schedule
     generated: float
     substituted: float
+    short: float = 0.0
+    haste: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,17 @@ class Options:
         )
     )
     kept: float = 0.3
-    """Weight of the state before the third stage in the final mean: more knows more entries by heart."""
+    """Weight of the state before the third stage in the mean of both: more knows more entries by heart."""
+    last: Stage = field(
+        default_factory=lambda: Stage(
+            Schedule(tokens=600_000, muon_rate=0.008, adam_rate=1.2e-3, warm_share=0.05, cool_share=0.8),
+            generated=0.2,
+            substituted=0.3,
+            short=0.4,
+            haste=0.5,
+        )
+    )
+    """From that mean on: episodes of a hasty policy, whose haste is what reinforcement learning can take away."""
     workers: int = 1
     """Processes that share each step; with more than one, give each a thread (OMP_NUM_THREADS=1)."""
     seed: int = 0
