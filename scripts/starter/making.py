@@ -73,7 +73,8 @@ def figures(options: Options) -> None:
         ("generated tasks", [generate(seed) for seed in TEST_SEEDS]),
         ("generated tasks, two turns of one call", [generate(seed, SHORT) for seed in TEST_SEEDS]),
     ):
-        for temperature, samples in ((0.0, 1), (1.0, options.samples)):
+        # Only what is chosen from needs many.
+        for temperature, samples in ((0.0, 1), (1.0, options.samples if tasks is entries else min(4, options.samples))):
             rewards = judge(options.output_dir, renderer, tasks, temperature, samples)
             _report(f"{name}, temperature {temperature}: reward {sum(rewards) / len(rewards):.3f}")
             if tasks is entries and samples > 1:

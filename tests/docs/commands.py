@@ -52,7 +52,7 @@ RULES = [
     Rule(r"uv run scripts/train\.py --help", "--tasks-per-step", short=True),
     Rule(re.escape(HEADLINE), r"step +1/1 ", _TRAIN, short=True),
     Rule(r"python scripts/train\.py --taskset bfcl-multi-turn", r"step +1/1 ", _TRAIN),
-    Rule(r"uv run scripts/train\.py --taskset arithmetic", r"step +1/1 ", _TRAIN),
+    Rule(r"uv run scripts/train\.py --taskset (arithmetic|bfcl-synthetic)", r"step +1/1 ", _TRAIN),
     Rule(r"uv run --no-group local scripts/train\.py .* --calibrate .*", r"groups_with_spread \d/2", _CALIBRATE, service=True),
     Rule(r"uv run --no-group local scripts/train\.py --taskset \S+", r"step +1/1 ", _TRAIN, service=True),
     Rule(r"uv run scripts/train\.py --resume-from runs/<folder>", "already has its 1 steps", after=(HEADLINE,)),

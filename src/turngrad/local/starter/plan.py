@@ -91,6 +91,6 @@ class Options:
     seed: int = 0
     """Seed of the initial weights and of the order of everything."""
     samples: int = 24
-    """Samples of each task when the result is judged at temperature 1."""
+    """Samples of each training entry when the result is judged at temperature 1; of other tasks 4 at most."""
     pool: int = 16
     """Training entries to list in learnable.txt: those with most headroom (`turngrad.headroom`)."""
