@@ -55,7 +55,7 @@ def of_connection(path: str, how: Any) -> Case:
     case = Case((Fault(path, how, seconds=2.0),))
     if how == "garbage" and path not in (*FORGIVEN, "completions"):
         # Where several requests are under way it may be the next one that says first what became of this one.
-        return replace(case, error=(LearnerFailed, LearnerLost), says="text/html")
+        return replace(case, error=(LearnerFailed, LearnerLost), says="JSON value" if path == "retrieve_future" else "text/html")
     return case
 
 
