@@ -77,8 +77,7 @@ class TinyEngine:
 
     def _state(self, path: str) -> Path:
         _, run, name = path.split("/")
-        [folder] = self.state_dir.rglob(f"{run}/states/{name}")
-        return folder
+        return self.state_dir / run / "states" / name
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class Outcome:
 
     def optimizer_steps(self, engine: Process, checkpoint: dict[str, Any]) -> int:
         _, run_id, name = checkpoint["state"].split("/")
-        [manifest] = engine.state_dir.rglob(f"{run_id}/states/{name}/manifest.json")
+        manifest = engine.state_dir / run_id / "states" / name / "manifest.json"
         return json.loads(manifest.read_text())["meta"]["steps"]
 
 
