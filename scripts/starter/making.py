@@ -34,9 +34,10 @@ from turngrad.local.starter.renderer import CHAT_TEMPLATE, CompactRenderer
 from turngrad.local.starter.rollouts import play_all
 from turngrad.local.starter.tokenizer import train_tokenizer
 from turngrad.local.starter.warmstart import Example, new_model, train
-from turngrad.presets import STARTER_POOL
+from turngrad.presets import PRESETS, STARTER_POOL
 
-SHORT = Difficulty(turns=2, calls=1)
+_LOCAL = PRESETS["local", "synthetic"]
+SHORT = Difficulty(turns=_LOCAL["synthetic_turns"], calls=_LOCAL["synthetic_calls"])
 """Generated tasks as `scripts/train.py --taskset bfcl-synthetic` has them here by default."""
 
 TEST_SEEDS = range(1_000_000, 1_000_100)
