@@ -31,6 +31,8 @@ TOOLS = (
     "structured",
     "events",
     "badjson",
+    "crossed",
+    "crossed_event",
     "html",
     "unavailable",
     "grow",
@@ -90,6 +92,11 @@ async def answer(message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
             raise ConnectionError
         if name == "badjson":
             return await send(writer, b"{not json", kind="application/json")
+        if name.startswith("crossed"):
+            other = json.dumps({**reply, "id": 10**6, "result": result("another's")})
+            if name == "crossed":
+                return await send(writer, other.encode())
+            return await send(writer, f"data: {other}\r\n\r\n".encode(), kind="text/event-stream")
         if name == "events":
             note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "working"}}
             reply["result"] = result("y" * 300_000)

@@ -82,7 +82,7 @@ async def test_a_hanging_call_is_told_to_the_model_once_and_gives_the_episode_up
         assert caught.value.failure is Failure.TOOL_SERVER
 
 
-@pytest.mark.parametrize("fault", ["reset", "unavailable"])
+@pytest.mark.parametrize("fault", ["reset", "unavailable", "badjson", "html", "crossed", "crossed_event"])
 async def test_a_call_whose_fate_is_unknown_runs_once_and_fails_at_once(server: Server, fault: str) -> None:
     """hud's patched client would send it again for ten minutes: one call, several executions (C8)."""
     async with open_tools(server.run(), timeout=5) as tools:
@@ -119,19 +119,6 @@ async def test_a_server_that_dies_in_a_call_fails_the_rollout_at_once(server: Se
     assert time.monotonic() - started < 5
     with pytest.raises(RolloutError, match="did not open"):
         await open_tools(server.run(), timeout=5).__aenter__()
-
-
-@pytest.mark.parametrize("fault", ["badjson", "html"])
-async def test_an_answer_that_is_no_mcp_ends_within_the_time_out(server: Server, fault: str) -> None:
-    started = time.monotonic()
-    async with open_tools(server.run(), timeout=1) as tools:
-        with pytest.raises(RolloutError) as caught:  # noqa: PT012
-            for _ in range(2):
-                assert (await _call(tools, fault)).is_error
-    assert caught.value.failure is Failure.TOOL_SERVER
-    assert time.monotonic() - started < 6
-    async with open_tools(server.run(), timeout=5) as tools:
-        assert (await _call(tools, "echo")).text == "hi"
 
 
 async def test_results_of_every_kind_become_text(server: Server) -> None:

@@ -108,6 +108,9 @@ class _Exchange:
                 self._headers[_SESSION] = response.headers[_SESSION]
             if response.content_type == "application/json":
                 answer = JSONRPCMessage.model_validate_json(await response.read())
+                if getattr(answer.root, "id", None) != request.id:
+                    # The session would drop it and wait; whose it is, or what ours was, nobody can tell.
+                    raise _NoMcp(f"an answer to request {getattr(answer.root, 'id', None)!r} came for request {request.id!r}")
             elif response.content_type == "text/event-stream":
                 answer = await self._from_events(response, request)
             else:
