@@ -25,8 +25,8 @@ FOLDER = Path(__file__).parent / "benchmarks"
 
 
 def names() -> list[str]:
-    """The modules of scripts/benchmarks; `*_peer` is what runs in an isolated environment for one of them."""
-    return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.endswith("_peer"))
+    """The modules of scripts/benchmarks, less what they share and the `*_peer`s, which run in isolated environments."""
+    return sorted(path.stem for path in FOLDER.glob("[!_]*.py") if not path.stem.endswith("_peer"))
 
 
 def bench(

@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks._row import row
+
 from turngrad.advantages import GroupAdvantages
 from turngrad.batch import build_batch
 from turngrad.conversation import Conversation
@@ -71,8 +73,8 @@ def _equality(peer: _Peer, folder: Path) -> list[dict[str, Any]]:
         ours_sent += sum(len(fields[0]) for fields in ours)
         theirs_sent += sum(len(fields[0]) for fields in peers)
     return [
-        _row("datums equal in every field, of 1,000 random trajectories", equal, 1000, "trajectories", equal / 1000, 1.0),
-        _row("positions sent for them", ours_sent, theirs_sent, "tokens", theirs_sent / ours_sent, 1.0),
+        row("datums equal in every field, of 1,000 random trajectories", equal, 1000, "trajectories", equal / 1000, 1.0),
+        row("positions sent for them", ours_sent, theirs_sent, "tokens", theirs_sent / ours_sent, 1.0),
     ]
 
 
@@ -109,19 +111,19 @@ def _speed(peer: _Peer, folder: Path) -> list[dict[str, Any]]:
         rng = random.Random(turns)
         trajectories = [_growing_trajectory(rng, turns, tokens) for _ in range(count)]
         ours, theirs = _times(peer, folder / f"{turns}.pickle", trajectories)
-        rows.append(_row(f"trajectory of {turns} turns, {tokens // 1000}k tokens", ours, theirs, "ms", theirs / ours, bar))
+        rows.append(row(f"trajectory of {turns} turns, {tokens // 1000}k tokens", ours, theirs, "ms", theirs / ours, bar))
         per_token[turns] = ours / tokens
     rows.append(
-        _row("time per token at 67k tokens (other: at 4k)", per_token[128] * 1e6, per_token[8] * 1e6, "ns",
-             per_token[8] / per_token[128], 0.5)
+        row("time per token at 67k tokens (other: at 4k)", per_token[128] * 1e6, per_token[8] * 1e6, "ns",
+            per_token[8] / per_token[128], 0.5)
     )  # fmt: skip
     # The ids of our datums become lists only as the SDK writes the request; the peer's are lists already.
     ours, theirs = _times(peer, folder / "128.pickle", trajectories, as_lists=True)
-    rows.append(_row("trajectory of 128 turns, our ids turned into lists too", ours, theirs, "ms", theirs / ours, 3.0))
+    rows.append(row("trajectory of 128 turns, our ids turned into lists too", ours, theirs, "ms", theirs / ours, 3.0))
     rng = random.Random(1)
     broken = [_growing_trajectory(rng, 32, 14_000, breaks=True) for _ in range(3)]
     ours, theirs = _times(peer, folder / "broken.pickle", broken)
-    rows.append(_row("trajectory of 32 turns that all break the prefix", ours, theirs, "ms", theirs / ours, 20.0))
+    rows.append(row("trajectory of 32 turns that all break the prefix", ours, theirs, "ms", theirs / ours, 20.0))
     return rows
 
 
@@ -192,7 +194,7 @@ def _bfcl_tokens() -> dict[str, Any]:
         batch = build_batch([([episode], GroupAdvantages((1.0,), None, 0.0, 1.0))], normalize="token")
         merged += sum(len(segment.target_mask) for segment in batch.sent)
         unmerged += unmerged_tokens(episode)
-    return _row(
+    return row(
         "tokens trained on BFCL base: merged (other: one datum per turn)", merged, unmerged, "tokens", unmerged / merged, 8.0
     )
 
@@ -285,15 +287,3 @@ def _peer() -> Iterator[_Peer]:
             yield peer
         finally:
             process.kill()
-
-
-def _row(name: str, ours: float, other: float, unit: str, ratio: float, bar: float | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "ours": ours,
-        "other": other,
-        "unit": unit,
-        "ratio": ratio,
-        "bar": bar,
-        "ok": bar is None or ratio >= bar,
-    }

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks._row import row
 from hud.agents.base import Agent
 from hud.agents.types import AgentConfig
 from hud.capabilities.mcp import MCPClient
@@ -174,7 +175,7 @@ async def _conversation() -> list[dict[str, Any]]:
                         await _batch([_bank(script, runtime) for _ in range(CONCURRENT)])
                     costs.append(1000 * spent[0] / CONCURRENT)
     a, b = statistics.median(ours), statistics.median(stock)
-    return [_row("processor time per rollout, against hud's own path", a, b, "ms", b / a, 3.0)]
+    return [row("processor time per rollout, against hud's own path", a, b, "ms", b / a, 3.0)]
 
 
 async def _bfcl() -> list[dict[str, Any]]:
@@ -191,10 +192,10 @@ async def _bfcl() -> list[dict[str, Any]]:
             processor.append(1000 * spent[0] / CONCURRENT)
     cuts = statistics.quantiles(seconds, n=100)
     return [
-        _row("BFCL base, processor time per rollout", statistics.median(processor), None, "ms"),
-        _row("BFCL base, time per call, median", 1000 * cuts[49], None, "ms"),
-        _row("BFCL base, time per call, 95th percentile", 1000 * cuts[94], None, "ms"),
-        _row("BFCL base, memory per rollout, both sides", memory, 1.2, "MB", 1.2 / memory, 1.0),
+        row("BFCL base, processor time per rollout", statistics.median(processor), None, "ms"),
+        row("BFCL base, time per call, median", 1000 * cuts[49], None, "ms"),
+        row("BFCL base, time per call, 95th percentile", 1000 * cuts[94], None, "ms"),
+        row("BFCL base, memory per rollout, both sides", memory, 1.2, "MB", 1.2 / memory, 1.0),
     ]
 
 
@@ -292,10 +293,3 @@ def _seconds(pid: int) -> float:
 def _proportional_megabytes(pid: int) -> float:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def _row(
-    name: str, ours: float, other: float | None, unit: str, ratio: float | None = None, bar: float | None = None
-) -> dict[str, Any]:
-    ok = None if bar is None or ratio is None else ratio >= bar
-    return {"name": name, "ours": ours, "other": other, "unit": unit, "ratio": ratio, "bar": bar, "ok": ok}

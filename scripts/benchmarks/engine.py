@@ -29,6 +29,7 @@ import numpy as np
 import psutil
 import torch
 import torch.nn.functional as F
+from benchmarks._row import Row, row
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils.logging import disable_progress_bar
@@ -44,7 +45,6 @@ from turngrad.local.wire import Adam, Batch, Completion, Datum
 CPU = torch.device("cpu")
 PREFIX, OWN, NEW = 1000, 16, 64
 REPEATS = 3
-Row = dict[str, Any]
 
 TINY = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 4, "num_attention_heads": 4}
 TINY |= {"num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096, "tie_word_embeddings": True}
@@ -85,8 +85,7 @@ def _folder(folder: Path, shape: dict[str, Any]) -> Path:
 
 def _row(name: str, unit: str, ours: float, other: float | None, bar: float | None, *, lower_is_better: bool = False) -> Row:
     ratio = None if other is None else (other / ours if lower_is_better else ours / other)
-    ok = bar is None or (ratio is not None and ratio >= bar)
-    return {"name": name, "ours": ours, "other": other, "unit": unit, "ratio": ratio, "bar": bar, "ok": ok}
+    return row(name, ours, other, unit, ratio, bar)
 
 
 def _in_turns(ours: Callable[[], float], other: Callable[[], float], repeats: int = REPEATS) -> tuple[float, float]:

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks._row import row
+
 from turngrad.advantages import group_advantages
 from turngrad.agent import LoopSettings
 from turngrad.batch import build_batch
@@ -71,16 +73,22 @@ class Level:
         lag = statistics.quantiles(self.lags, n=100)
         name = f"{self.rollouts} rollouts"
         return [
-            _row(f"{name}: rollouts a second, of the ideal", self.rollouts / self.seconds, self.rollouts / self.ideal, "1/s"),
-            _row(f"{name}: event loop late, median", 1000 * lag[49], None, "ms"),
-            _row(f"{name}: event loop late, 99th percentile", 1000 * lag[98], None, "ms"),
-            _row(f"{name}: event loop late, at most", 1000 * max(self.lags), None, "ms"),
-            _row(f"{name}: processor time a rollout, trainer", 1000 * self.trainer_cpu / self.rollouts, None, "ms"),
-            _row(f"{name}: processor time a rollout, servers", 1000 * self.servers_cpu / self.rollouts, None, "ms"),
-            _row(f"{name}: memory, trainer", self.megabytes, None, "MB"),
-            _row(f"{name}: memory, servers", self.server_megabytes, None, "MB"),
-            _row(f"{name}: file handles, trainer", self.handles, None, ""),
-            _row(f"{name}: batch, datums and the step's file", self.batch_seconds, None, "s"),
+            row(
+                f"{name}: rollouts a second, of the ideal",
+                self.rollouts / self.seconds,
+                self.rollouts / self.ideal,
+                "1/s",
+                self.ideal / self.seconds,
+            ),
+            row(f"{name}: event loop late, median", 1000 * lag[49], None, "ms"),
+            row(f"{name}: event loop late, 99th percentile", 1000 * lag[98], None, "ms"),
+            row(f"{name}: event loop late, at most", 1000 * max(self.lags), None, "ms"),
+            row(f"{name}: processor time a rollout, trainer", 1000 * self.trainer_cpu / self.rollouts, None, "ms"),
+            row(f"{name}: processor time a rollout, servers", 1000 * self.servers_cpu / self.rollouts, None, "ms"),
+            row(f"{name}: memory, trainer", self.megabytes, None, "MB"),
+            row(f"{name}: memory, servers", self.server_megabytes, None, "MB"),
+            row(f"{name}: file handles, trainer", self.handles, None, ""),
+            row(f"{name}: batch, datums and the step's file", self.batch_seconds, None, "s"),
         ]
 
 
@@ -120,8 +128,8 @@ MODEL = family("qwen3.5")
 
 
 def run() -> list[dict[str, Any]]:
-    steps = [row for rollouts in LEVELS for row in asyncio.run(measure(rollouts)).rows()]
-    return [*steps, _row("processor time a sample, the SDK's client", 1000 * asyncio.run(sdk_seconds()), None, "ms")]
+    steps = [made for rollouts in LEVELS for made in asyncio.run(measure(rollouts)).rows()]
+    return [*steps, row("processor time a sample, the SDK's client", 1000 * asyncio.run(sdk_seconds()), None, "ms")]
 
 
 async def sdk_seconds(samples: int = 256, at_once: int = 32) -> float:
@@ -231,8 +239,3 @@ def _call(name: str, arguments: dict[str, Any]) -> str:
         for key, value in arguments.items()
     )
     return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
-
-
-def _row(name: str, ours: float, other: float | None, unit: str) -> dict[str, Any]:
-    ratio = None if other is None else ours / other
-    return {"name": name, "ours": ours, "other": other, "unit": unit, "ratio": ratio, "bar": None, "ok": None}

@@ -27,6 +27,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from benchmarks._row import Row, row
 from fireworks.training.sdk import AdamParams
 from hud.agents.base import Agent
 from hud.eval import rollout
@@ -267,18 +268,17 @@ def _rows(pairs: list[Pair]) -> list[dict[str, Any]]:
     if statistics.fmean(pair.alike for pair in pairs) < 0.98:
         print("warning: the replay sampled other tokens than the step, so the two do not compare", file=sys.stderr)
 
-    def row(name: str, part: str, unit: str, bar: float | None = None) -> dict[str, Any]:
+    def compared(name: str, part: str, unit: str, bar: float | None = None) -> Row:
         sides = [(getattr(pair, f"step{part}"), getattr(pair, f"replay{part}")) for pair in pairs]
         a, b = (statistics.median(side) for side in zip(*sides, strict=True))
         ratio = statistics.median(replayed / ours for ours, replayed in sides)
-        ok = None if bar is None else ratio >= bar
-        return {"name": name, "ours": a, "other": b, "unit": unit, "ratio": ratio, "bar": bar, "ok": ok}
+        return row(name, a, b, unit, ratio, bar)
 
     updates = [(pair.step - pair.step_rollouts, pair.replay - pair.replay_rollouts) for pair in pairs]
     a, b = (statistics.median(side) for side in zip(*updates, strict=True))
     return [
-        row("a step, against its requests made bare", "", "s", BAR),
-        row("its rollouts", "_rollouts", "s"),
-        {"name": "its update, and the record", "ours": a, "other": b, "unit": "s", "ratio": b / a, "bar": None, "ok": None},
-        row("processor time of this process", "_cpu", "s"),
+        compared("a step, against its requests made bare", "", "s", BAR),
+        compared("its rollouts", "_rollouts", "s"),
+        row("its update, and the record", a, b, "s", b / a),
+        compared("processor time of this process", "_cpu", "s"),
     ]

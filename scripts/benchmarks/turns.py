@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from benchmarks._row import row
 from hud.agents.base import Agent
 from hud.eval import Task, Taskset, rollout
 from hud.eval.runtime import LocalRuntime
@@ -132,10 +133,10 @@ async def _run() -> list[dict[str, Any]]:
             for concurrent in (1, 16, 64):
                 ours, raw = await _per_turn(family, pool, concurrent)
                 bar = 1 / 1.5 if concurrent == 1 else None
-                rows.append(_row(f"seconds a turn, {concurrent} rollouts", ours * 1000, raw * 1000, "ms", raw / ours, bar))
+                rows.append(row(f"seconds a turn, {concurrent} rollouts", ours * 1000, raw * 1000, "ms", raw / ours, bar))
             ours_cpu = await _cpu(lambda: _play(family, pool, 64), pool.pids)
         stock_cpu = await _cpu(lambda: _stock(env_file, 64), [])
-        rows.append(_row("processor time a rollout, 64 at once", ours_cpu / 64, stock_cpu / 64, "ms", stock_cpu / ours_cpu, 3.0))
+        rows.append(row("processor time a rollout, 64 at once", ours_cpu / 64, stock_cpu / 64, "ms", stock_cpu / ours_cpu, 3.0))
     return rows
 
 
@@ -196,15 +197,3 @@ async def _cpu(work: Callable[[], Awaitable[Any]], children: list[int]) -> float
 def _process_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _row(name: str, ours: float, other: float, unit: str, ratio: float, bar: float | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "ours": ours,
-        "other": other,
-        "unit": unit,
-        "ratio": ratio,
-        "bar": bar,
-        "ok": None if bar is None else ratio >= bar,
-    }
