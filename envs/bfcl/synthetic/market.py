@@ -5,23 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from . import exchange
 from .scene import Scene
 
 CLASS = "TradingBot"
-COMPANIES = {
-    "AAPL": "Apple",
-    "GOOG": "Google",
-    "TSLA": "Tesla",
-    "MSFT": "Microsoft",
-    "NVDA": "Nvidia",
-    "ZETA": "Zeta Corp",
-    "ALPH": "Alpha Tech",
-    "OMEG": "Omega Industries",
-    "QUAS": "Quasar Ltd.",
-    "NEPT": "Neptune Systems",
-    "SYNX": "Synex Solutions",
-    "AMZN": "Amazon",
-}
+COMPANIES = {**exchange.COMPANIES, "AMZN": "Amazon"}
 CONTEXT = (
     "[I've been watching the markets closely|The markets are moving|Prices look attractive today|The trend looks promising].",
     "[I'm rebalancing my portfolio|My portfolio needs some attention|I want to diversify|My broker gave me a hint].",
