@@ -1,22 +1,21 @@
 """A proxy that breaks HTTP between the genuine SDK and the engine: what a status code cannot say, at the byte it should break.
 
 In: requests on a loopback port, and a list of faults. Out: the engine's answers, each broken by at most one fault, and `seen`,
-what passed: the path, what was done to it, and whether the engine did the work. Runs on a thread with a loop of its own, so
-that a test's event loop may block or freeze without stopping it.
+what passed: the path, what was done to it, and whether the engine did the work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import aiohttp
 from aiohttp import web
+
+from tests.drill.between import Between, running
 
 How = Literal["status", "refuse", "lose", "cut", "stall", "freeze", "garbage", "twice", "late", "rewrite", "pass"]
 
@@ -58,36 +57,17 @@ class Seen:
     body: Any
 
 
-class Proxy:
+class Proxy(Between):
     """Use `proxy(...)` to make one. `faults` may be replaced at any time."""
 
-    def __init__(self, upstream: str) -> None:
-        self.faults: list[Fault] = []
+    def __init__(self, upstream: str, *faults: Fault) -> None:
+        super().__init__(upstream)
+        self.faults = list(faults)
         self.seen: list[Seen] = []
-        self._upstream = upstream.partition("/training/")[0]
-        self._port = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/training/v1/serverless"
 
     def count(self, path: str, how: How | None = None) -> int:
         """How many requests for `path` passed, or met the fault `how`."""
         return sum(seen.path.endswith(path) and how in (None, seen.how) for seen in self.seen)
-
-    async def serve(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        app = web.Application(client_max_size=1 << 30)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self._port = runner.addresses[0][1]
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None)) as self._client:
-            ready()
-            await stop.wait()
-        await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         data = await request.read()
@@ -95,7 +75,7 @@ class Proxy:
         how = fault.how if fault else "pass"
         self.seen.append(Seen(request.path, how, json.loads(data) if data else None))
         if fault is None:
-            return await self._forward(request, data)
+            return await self._pass_on(request, data)
         if how == "status":
             return web.json_response(
                 {"error": {"message": "a fault", "code": fault.status}}, status=fault.status, headers=fault.headers
@@ -109,8 +89,8 @@ class Proxy:
         if how == "late":
             await asyncio.sleep(_LATE_SECONDS)
         if how == "twice":
-            await self._forward(request, data)
-        answer = await self._forward(request, data)
+            await self._pass_on(request, data)
+        answer = await self._pass_on(request, data)
         if how == "lose":
             return _hang_up(request)
         assert isinstance(answer.body, bytes)
@@ -135,13 +115,6 @@ class Proxy:
                 return fault
         return None
 
-    async def _forward(self, request: web.Request, data: bytes) -> web.Response:
-        headers = {"content-type": request.content_type} if data else {}
-        async with self._client.request(
-            request.method, self._upstream + request.path_qs, data=data or None, headers=headers
-        ) as answer:
-            return web.Response(body=await answer.read(), status=answer.status, content_type=answer.content_type)
-
 
 def _hang_up(request: web.Request) -> web.Response:
     if request.transport is not None:
@@ -149,20 +122,6 @@ def _hang_up(request: web.Request) -> web.Response:
     raise ConnectionResetError
 
 
-@contextmanager
-def proxy(upstream: str, *faults: Fault) -> Iterator[Proxy]:
+def proxy(upstream: str, *faults: Fault) -> AbstractContextManager[Proxy]:
     """A proxy before the engine at `upstream`, until the end of the block."""
-    made = Proxy(upstream)
-    made.faults = list(faults)
-    started = threading.Event()
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=(made.serve(started.set, stop),), daemon=True)
-    thread.start()
-    assert started.wait(10)
-    try:
-        yield made
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        loop.close()
+    return running(Proxy(upstream, *faults))
