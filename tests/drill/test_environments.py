@@ -22,7 +22,7 @@ def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turngrad.server_process.PING_SECONDS", 0.3)
 
 
-@pytest.mark.parametrize("retries", [1, pytest.param(0, marks=pytest.mark.drill)])
+@pytest.mark.parametrize("retries", [1, pytest.param(0, marks=pytest.mark.long)])
 async def test_requests_that_fail_at_random_cost_their_own_rollouts_and_teach_nothing(tmp_path: Path, retries: int) -> None:
     """Lost: a rollout whose every try met a fault, under its class, and nothing else."""
     async with open_bank(tmp_path, drill={"share": 0.05, "kinds": KINDS}) as bank:
@@ -44,8 +44,8 @@ async def test_requests_that_fail_at_random_cost_their_own_rollouts_and_teach_no
     ("how", "seconds"),
     [
         (signal.SIGKILL, 5),
-        pytest.param(signal.SIGSTOP, 8, marks=pytest.mark.drill),
-        pytest.param(signal.SIGTERM, 5, marks=pytest.mark.drill),
+        pytest.param(signal.SIGSTOP, 8, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, 5, marks=pytest.mark.long),
     ],
 )
 async def test_a_server_that_is_killed_or_frozen_is_replaced_and_its_rollouts_are_played_again(
@@ -64,7 +64,7 @@ async def test_a_server_that_is_killed_or_frozen_is_replaced_and_its_rollouts_ar
     assert back < seconds * _load()
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_from_the_second_death_on_a_spare_takes_over_at_once(tmp_path: Path) -> None:
     """Lost: nothing."""
     async with open_bank(tmp_path) as bank:
@@ -92,13 +92,13 @@ async def _struck(bank: Bank, how: signal.Signals, *, after: int) -> tuple[Playe
     return played, back[0]
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_server_out_of_file_handles_is_replaced_and_blames_no_policy(tmp_path: Path) -> None:
     """Lost: nothing; the tries that it could not serve are played again."""
     await _harmed(tmp_path, "handles", handles=60)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_server_out_of_memory_is_replaced_and_blames_no_policy(tmp_path: Path) -> None:
     """Lost: nothing."""
     await _harmed(tmp_path, "memory")
@@ -119,7 +119,7 @@ async def _harmed(tmp_path: Path, harm: str, **drill: int) -> None:
     assert not any(call.is_error for episode in played.sound for call in episode.tool_calls)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_call_that_asks_for_more_memory_than_there_is_fails_alone(tmp_path: Path) -> None:
     """Lost: nothing, and nothing is played again: the policy is told, as of any other mistake."""
     played = await _greedy(tmp_path, "huge")
@@ -129,7 +129,7 @@ async def test_a_call_that_asks_for_more_memory_than_there_is_fails_alone(tmp_pa
     assert "MemoryError" in next(greedy.tool_calls).result
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_call_that_takes_all_memory_bit_by_bit_voids_the_tries_it_hit(tmp_path: Path) -> None:
     """Lost: nothing; its own try and those beside it are played again, on a new server; the others end where they are."""
     played = await _greedy(tmp_path, "greedy")
@@ -149,7 +149,7 @@ async def _greedy(tmp_path: Path, harm: str) -> Played:
     return played
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_server_that_leaks_is_replaced_before_it_fails(tmp_path: Path) -> None:
     """Lost: nothing, and no try fails: the rollouts on the worn server end there while the next one starts."""
     async with open_bank(tmp_path, memory_mb=1536) as bank:
@@ -159,7 +159,7 @@ async def test_a_server_that_leaks_is_replaced_before_it_fails(tmp_path: Path) -
     assert not played.counts.failures
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_server_that_is_slow_to_start_is_waited_for(tmp_path: Path) -> None:
     """Lost: nothing."""
     async with open_bank(tmp_path, drill={"slow": 6.0}, warm=False) as bank:
@@ -170,7 +170,7 @@ async def test_a_server_that_is_slow_to_start_is_waited_for(tmp_path: Path) -> N
     assert not played.counts.failures
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_server_killed_while_rollouts_start_on_it_holds_none_of_them_up(tmp_path: Path) -> None:
     """Lost: nothing. The moments are spread over the start of the rollouts, where hud's client connects and asks."""
     async with open_bank(tmp_path) as bank:

@@ -22,7 +22,7 @@ from turngrad.rollout import RolloutCounts, Rollouts, RolloutSettings, hud_task
 from turngrad.runtimes import open_runtime
 from turngrad.tasksets import load_taskset
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.long
 HOSTILE = Path(__file__).parents[1] / "mcp_world" / "hostile.py"
 SCRIPT = [call("odd.where"), call("odd.chatter"), call("odd.chatter"), "42"]
 ATTEMPTS = 4

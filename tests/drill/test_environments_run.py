@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import left_nothing, rows, start
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.long
 
 
 def test_a_run_whose_environment_server_is_killed_in_every_step_trains_every_step(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_200_fuzzed_completions(arena: Arena, name: str, tmp_path: Path) -> None
     fuzz(arena, name, 200, tmp_path / "canary", anew=False)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_10000_fuzzed_completions_of_each_family(arena: Arena, name: str, tmp_path: Path) -> None:
     fuzz(arena, name, 10_000, tmp_path / "canary", anew=True)
@@ -235,7 +235,7 @@ def test_what_chokes_json_is_the_policys_bad_call(arena: Arena, name: str) -> No
     _break_every_hole(arena, name, CHOKING)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_piece_in_every_part_of_a_call(arena: Arena, name: str) -> None:
     _break_every_hole(arena, name, (*PIECES, *TAGS))
@@ -271,7 +271,7 @@ def test_reading_an_answer_made_of_one_text_over_and_over_takes_linear_time(name
     _times(name, ("<tool_call></tool_call>", "{"), 4_000)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_text_over_and_over_takes_more_than_linear_time(name: str) -> None:
     made = Babble(family(name), SPECS)

@@ -21,7 +21,7 @@ FOUR_TIMES_EIGHT = ["--tasks-per-step", "4", "--group-size", "8", "--eval-tasks"
 STALL = 30.0
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_each_fault_of_a_rollout_costs_what_it_must_and_no_more(tmp_path: Path) -> None:
     """Step 1 loses one rollout, step 2 a group, step 3 one rollout; a storm of 429 and a stall of 30 s lose nothing."""
     tasks = tmp_path / "tasks.jsonl"

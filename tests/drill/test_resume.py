@@ -97,7 +97,7 @@ def test_a_run_killed_after_its_third_step_and_at_two_random_moments_is_the_run_
     whole.same(folder)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_killed_at_five_random_moments_is_the_run_that_was_never_stopped(whole: Whole, seed: int, tmp_path: Path) -> None:
     """Fifty moments in all. The folder may not be there yet, or the run may have ended before its moment."""
@@ -119,7 +119,7 @@ def test_a_run_killed_at_five_random_moments_is_the_run_that_was_never_stopped(w
     whole.same(folder)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_an_embedded_run_killed_at_random_moments_plays_the_same_tasks_and_leaves_no_engine(tmp_path: Path) -> None:
     """Without a replay a token may differ where two probabilities meet; the optimizer has taken the same steps."""
     reference = tmp_path / "reference"

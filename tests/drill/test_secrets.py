@@ -74,7 +74,7 @@ def test_a_401_that_echoes_the_key_is_shown_without_it(who: str, tmp_path: Path)
     assert not _holding(tmp_path)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_run_whose_servers_echo_every_secret_leaves_none(tmp_path: Path) -> None:
     """A tool server dies with its secrets on its lips in every rollout that asks for a file."""
     tasks = tmp_path / "tasks.jsonl"
@@ -139,7 +139,7 @@ def test_a_run_whose_servers_echo_every_secret_leaves_none(tmp_path: Path) -> No
     assert not _planted(again.stdout + again.stderr)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_sampler_that_echoes_the_key_leaves_it_in_no_row_and_no_episode(tmp_path: Path) -> None:
     desk = write_skeleton("desk", tmp_path)
     with starter_engine(tmp_path) as url, recorder(url) as made:

@@ -123,13 +123,13 @@ async def test_a_fault_at_each_endpoint_loses_what_it_must_and_no_update_counts_
     await check(engine, unbroken, DIAGONAL)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("path", ENDPOINTS)
 async def test_every_passing_status_at_every_endpoint(engine: TinyEngine, unbroken: Life, path: str) -> None:
     await check(engine, unbroken, [of_status(path, status) for status in PASSING])
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("path", ENDPOINTS)
 async def test_every_way_to_lose_a_connection_at_every_endpoint(engine: TinyEngine, unbroken: Life, path: str) -> None:
     await check(engine, unbroken, [of_connection(path, how) for how in CONNECTION])
@@ -138,7 +138,7 @@ async def test_every_way_to_lose_a_connection_at_every_endpoint(engine: TinyEngi
 REFUSALS = {401: "refused the key", 402: "no credit", 403: "refused the key", 404: "does not know", 422: "refused the request"}
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize(("status", "says"), REFUSALS.items())
 async def test_a_refusal_ends_the_learner_with_a_sentence_for_who_acts(
     engine: TinyEngine, unbroken: Life, status: int, says: str
@@ -158,7 +158,7 @@ async def test_a_refusal_ends_the_learner_with_a_sentence_for_who_acts(
     await check(engine, unbroken, cases)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_an_empty_account_pauses_training_and_nothing_is_lost(engine: TinyEngine, unbroken: Life) -> None:
     paths = ("retrieve_future", "forward_backward", "optim_step", "save_weights", "save_weights_for_sampler", "load_weights")
     await check(engine, unbroken, [Case((Fault(path, "status", status=402, times=2),)) for path in paths])
@@ -180,19 +180,19 @@ def storm(seed: int, *, share: float = 0.3, length: int = 60) -> Case:
     return Case(tuple(faults), name=f"storm {seed}")
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(3))
 async def test_a_storm_of_faults_at_all_endpoints_at_once_loses_nothing(engine: TinyEngine, unbroken: Life, block: int) -> None:
     await check(engine, unbroken, [storm(seed) for seed in range(8 * block, 8 * block + 8)])
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_thirty_seconds_of_silence_lose_nothing(engine: TinyEngine, unbroken: Life) -> None:
     paths = [path for path in ENDPOINTS if path != "unload_model"]
     await check(engine, unbroken, [Case((Fault(path, "freeze", seconds=30.0),)) for path in paths])
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["status", "refuse", "stall", "garbage"])
 async def test_heartbeats_that_never_arrive_end_nothing_by_themselves(engine: TinyEngine, unbroken: Life, how: Any) -> None:
     quiet = Fault("completions", "freeze", seconds=25.0)
@@ -203,7 +203,7 @@ async def test_heartbeats_that_never_arrive_end_nothing_by_themselves(engine: Ti
     assert life.same_weights(unbroken)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_requests_that_overtake_one_another_and_come_twice_train_once_and_in_order(
     engine: TinyEngine, unbroken: Life
 ) -> None:
@@ -280,12 +280,12 @@ async def test_a_wrong_answer_to_a_sample_is_asked_for_again(engine: TinyEngine,
     await _wrong_once(engine, unbroken, FEW)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_every_wrong_answer_to_a_sample_is_asked_for_again(engine: TinyEngine, unbroken: Life) -> None:
     await _wrong_once(engine, unbroken, list(WRONG))
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_wrong_answers_without_end_lose_each_sample_and_nothing_else(engine: TinyEngine, unbroken: Life) -> None:
     faults = {name: Fault("completions", "rewrite", rewrite=rewrite, times=999) for name, rewrite in WRONG.items()}
     await check(engine, unbroken, [Case((fault,), samples=SAMPLES, name=name) for name, fault in faults.items()])

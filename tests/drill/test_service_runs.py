@@ -182,7 +182,7 @@ async def test_a_poisoned_client_costs_one_step_and_one_sentence(engine: Process
     assert outcome.broken.count("load_weights") == 1
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_without_a_saved_state_a_lost_learner_begins_anew_with_the_same_tasks(
     engine: Process, unbroken: Outcome, tmp_path: Path
 ) -> None:
@@ -213,7 +213,7 @@ async def test_an_expired_session_costs_no_more_than_the_steps_since_the_last_st
     assert line.endswith("going on after step 0 with a new session")
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_fault_that_stays_ends_the_run_with_its_state_saved_and_one_sentence(engine: Process, tmp_path: Path) -> None:
     outcome = await train(engine, tmp_path / "run", Fault("optim_step", "garbage", skip=1, times=99))
     assert isinstance(outcome.error, RunError)
@@ -224,7 +224,7 @@ async def test_a_fault_that_stays_ends_the_run_with_its_state_saved_and_one_sent
 
 
 @pytest.mark.parametrize(
-    ("status", "says"), [pytest.param(401, "check FIREWORKS_API_KEY", marks=pytest.mark.drill), (402, "no credit left")]
+    ("status", "says"), [pytest.param(401, "check FIREWORKS_API_KEY", marks=pytest.mark.long), (402, "no credit left")]
 )
 async def test_an_account_that_may_not_sample_any_more_ends_the_run_with_its_state_saved(
     engine: Process, tmp_path: Path, status: int, says: str
@@ -271,12 +271,12 @@ async def test_a_rollout_that_the_sampler_fails_is_left_out_and_counted(
     assert (retried.steps[0]["valid_rollouts"], retried.steps[0]["rollouts_started"]) == (8, 11)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_a_slow_snapshot_and_a_frozen_engine_lose_nothing(engine: Process, unbroken: Outcome, tmp_path: Path) -> None:
     await _frozen(engine, unbroken, tmp_path / "run", 2.0)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 async def test_thirty_seconds_of_a_stopped_engine_lose_nothing(engine: Process, unbroken: Outcome, tmp_path: Path) -> None:
     await _frozen(engine, unbroken, tmp_path / "run", 30.0)
 
@@ -294,7 +294,7 @@ async def _frozen(engine: Process, unbroken: Outcome, folder: Path, seconds: flo
     assert [(row["recoveries"], row["failures"]) for row in outcome.steps] == [(0, {})] * STEPS
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_run_through_a_storm_takes_its_steps_and_counts_what_it_lost(
     engine: Process, unbroken: Outcome, tmp_path: Path, seed: int
@@ -308,7 +308,7 @@ async def test_a_run_through_a_storm_takes_its_steps_and_counts_what_it_lost(
     check(engine, outcome, unbroken)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path", ["retrieve_future", "forward_backward", "optim_step", "save_weights", "save_weights_for_sampler"]
 )
@@ -321,7 +321,7 @@ async def test_whatever_poisons_a_run_at_whatever_step_costs_one_step(
     assert len(recovery_lines(outcome)) <= 1
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_refusal_in_mid_run_is_one_sentence_and_status_1_and_leaves_no_process(engine: Process, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     flags = f"--base-model {model_of(engine)} --tokenizer-model {STARTER} --tasks-file {ENVIRONMENT} --env-path {ENVIRONMENT}"

@@ -93,7 +93,7 @@ PHASES = {
 folder has in the end at least: a step whose update is under way becomes whole."""
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_signal_in_any_phase_saves_what_is_done_and_ends_with_130(
@@ -133,7 +133,7 @@ def test_a_signal_in_any_phase_saves_what_is_done_and_ends_with_130(
         resumes(run.folder, len(steps(run.folder)) + 1, environment=SERVICE)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_second_signal_ends_the_run_at_once_and_its_children_with_it(tmp_path: Path) -> None:
     """Lost: the step whose update is under way."""
     run = start(tmp_path / "run", "--steps", "50")
@@ -154,7 +154,7 @@ def test_a_second_signal_ends_the_run_at_once_and_its_children_with_it(tmp_path:
     resumes(run.folder, 2)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_signal_during_the_imports_is_heard_twice(tmp_path: Path) -> None:
     run = start(tmp_path / "run", "--steps", "50")
     run.until(lambda: "run folder" in run.output)
@@ -166,7 +166,7 @@ def test_a_signal_during_the_imports_is_heard_twice(tmp_path: Path) -> None:
     left_nothing(run)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_terminal_that_goes_away_stops_the_run_as_a_signal_does(tmp_path: Path) -> None:
     """The progress bar is on the terminal that goes: nothing of it may get in the way of saving."""
     run, terminal = _on_a_terminal(tmp_path / "run", "--steps", "50")
@@ -180,7 +180,7 @@ def test_a_terminal_that_goes_away_stops_the_run_as_a_signal_does(tmp_path: Path
     resumes(run.folder, len(steps(run.folder)) + 1)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_under_nohup_a_run_outlives_its_terminal(tmp_path: Path) -> None:
     run = start(tmp_path / "run", "--steps", "2", command=["nohup", *TRAIN])
     run.until_rows(1)
@@ -193,7 +193,7 @@ def test_under_nohup_a_run_outlives_its_terminal(tmp_path: Path) -> None:
 # -- readers that leave -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("tail", ["2>/dev/null | head -1", "2>&1 | head -1", ">&-", ">&- 2>&-", "> /dev/full"])
 def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(tail: str, tmp_path: Path) -> None:
     """Lost: the output."""
@@ -225,7 +225,7 @@ def test_a_read_only_disk_is_a_sentence(tmp_path: Path) -> None:
     assert "--output-dir" in run.output
 
 
-@pytest.mark.drill
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["episodes", "metrics.jsonl", "checkpoints.jsonl", "engine"])
 def test_a_disk_that_fills_up_at_one_file_ends_the_run_in_a_sentence_and_the_run_resumes(file: str, tmp_path: Path) -> None:
     """Lost: the steps since the last saved state."""
@@ -258,7 +258,7 @@ def test_a_disk_that_fills_up_at_one_file_ends_the_run_in_a_sentence_and_the_run
     resumes(folder, 3)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_disk_that_is_full_from_the_start_is_a_sentence(tmp_path: Path) -> None:
     with _disk(tmp_path / "disk", "size=64k") as disk:
         _fill(disk)
@@ -292,7 +292,7 @@ def _fill(disk: Path) -> None:
 # -- two trainers, and time -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_of_two_trainers_started_at_once_in_one_folder_one_runs_and_one_refuses(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     both = [start(folder, "--steps", "1") for _ in range(2)]
@@ -303,7 +303,7 @@ def test_of_two_trainers_started_at_once_in_one_folder_one_runs_and_one_refuses(
     parses(folder)
 
 
-@pytest.mark.drill
+@pytest.mark.long
 def test_a_clock_that_jumps_a_day_back_and_forth_changes_no_order_and_no_wait(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     started = time.monotonic()
