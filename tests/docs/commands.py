@@ -102,7 +102,7 @@ RULES = [
     ),
     # 1 says that a ratio is below its bar, as it may be where other work runs beside.
     Rule(r"uv run scripts/bench\.py (batch|turns|scale).*", r"ratio", statuses=(0, 1)),
-    Rule(r"uv run pytest( -m full)?", r"\d+ tests collected|\d+/\d+ tests collected", ("--collect-only",)),
+    Rule(r"uv run pytest( -m full| -m drill)?", r"\d+ tests collected|\d+/\d+ tests collected", ("--collect-only",)),
     Rule(r"python3 -m pip install uv", "uv", ("--dry-run",)),
     Rule(r"pip install .*", "Would install|already satisfied", ("--dry-run",)),
 ]
