@@ -178,6 +178,17 @@ class TestUpdate:
         assert metrics["gap/tokens"] == one.sampled_tokens
         assert metrics["service/total_tokens_sum"] == one.context_tokens + one.sampled_tokens - 1
 
+    async def test_the_loss_is_a_mean_over_the_tokens_that_the_optimizer_counts(self, fresh: Callable[[], Any]) -> None:
+        """A token at advantage 0, as credit by user turn leaves some, is no loss token: minus 2 on two of three is a mean of -2."""
+        async with fresh() as learner:
+            batch = batch_of(await sampled(learner), advantages=[2.0], normalize="token")
+            (whole,) = batch.segments
+            advantages = whole.advantages.copy()
+            advantages[np.flatnonzero(whole.target_mask)[0]] = 0
+            part = replace(batch, segments=(replace(whole, advantages=advantages),))
+            metrics = (await learner.update(part, **PPO)).metrics
+        assert metrics["update/loss"] == pytest.approx(-2.0, abs=1e-3)
+
     async def test_checking_logprobs_first_changes_nothing_but_the_cost(
         self, engine: TinyEngine, fresh: Callable[[], Any]
     ) -> None:

@@ -268,7 +268,8 @@ def _service_metrics(
 
 
 def _divisor(part: Batch) -> int:
-    return sum(segment.trained for segment in part.sent) if part.normalize == "token" else 1
+    """What `optim_step` divides the part's loss by; 1 where rounding has left no token with an advantage."""
+    return max(1, sum(int(segment.loss_mask.sum()) for segment in part.sent)) if part.normalize == "token" else 1
 
 
 def _grad_norm(metrics: Mapping[str, float]) -> float | None:
