@@ -179,7 +179,7 @@ class TestUpdate:
         assert metrics["service/total_tokens_sum"] == one.context_tokens + one.sampled_tokens - 1
 
     async def test_the_loss_is_a_mean_over_the_tokens_that_the_optimizer_counts(self, fresh: Callable[[], Any]) -> None:
-        """A token at advantage 0, as credit by user turn leaves some, is no loss token: minus 2 on two of three is a mean of -2."""
+        """A token at advantage 0, as credit by user turn leaves some, is none of them: -2 on two of three is a mean of -2."""
         async with fresh() as learner:
             batch = batch_of(await sampled(learner), advantages=[2.0], normalize="token")
             (whole,) = batch.segments
