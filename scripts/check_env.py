@@ -47,11 +47,11 @@ async def _check(config: TrainConfig, settings: dict[str, Any], faults: list[str
     taskset = load_taskset(config)
     # Here, not at the top: hud takes seconds that --help should not.
     from turngrad.envcheck.checks import CheckSettings, check
-    from turngrad.rollout import hud_task, quiet_hud
+    from turngrad.rollout import hud_task, quiet_rollouts
     from turngrad.runtimes import open_runtime
     from turngrad.tools import ToolFilter
 
-    quiet_hud()
+    quiet_rollouts()
     rows = [hud_task(row) for row in (*taskset.train, *taskset.held_out)]
     display.say(f"checking {taskset.name}: {len(rows)} tasks, served by {taskset.placement.kind}")
     offer = ToolFilter(config.tools, config.exclude_tools)

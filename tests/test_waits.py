@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from fireworks.training.sdk._core.lib.api_future_impl import QueueState
+from fireworks.training.sdk._core.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 from fireworks.training.sdk._core.lib.queue_state_logger import QueueStateLogger
 
 from tests.drill.life import live
 from tests.drill.proxy import Fault, proxy
 from tests.tiny_engine import tiny_engine
 from turngrad import sdk_log, waits
+from turngrad.faults import LearnerTimeout
+from turngrad.rollout import quiet_rollouts
 
 
 async def test_a_wait_that_becomes_long_is_spoken_of_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +33,19 @@ async def test_a_wait_that_becomes_long_is_spoken_of_ever_more_seldom(monkeypatc
     assert said[0] == "an update: waiting for the service, 0.05 s by now"
     assert said[1].endswith("0.1 s by now")
     assert len(said) == count in (2, 3)
+
+
+async def test_a_wait_that_was_given_up_says_nothing_when_it_fails_at_last(caplog: pytest.LogCaptureFixture) -> None:
+    quiet_rollouts()
+    late: Future[None] = Future()
+    with pytest.raises(LearnerTimeout, match=r"unloading took longer than 0\.05 s"):
+        async with waits.bounded(0.05, "unloading"):
+            await AwaitableConcurrentFuture(late)
+    late.set_exception(RuntimeError("gone"))
+    await asyncio.sleep(0.05)
+    del late
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_service_that_pauses_training_is_said_once_and_in_our_words(caplog: pytest.LogCaptureFixture) -> None:

@@ -101,7 +101,7 @@ class Rollouts:
         if not hosted:
             # Spans and rewards go to hud's platform where a key is found, also one in a home folder: a run of ours stays here.
             hud_settings.api_key = None
-        quiet_hud()
+        quiet_rollouts()
         self.in_flight = 0
         self._family = family
         self._provider = provider
@@ -232,14 +232,19 @@ def hud_task(row: TaskRow) -> Task:
     return Task(env=row.env, id=row.template, args=row.args, slug=row.id, **row.carried)
 
 
-def quiet_hud() -> None:
-    """Silence what is counted here anyway: hud's warning for each failed rollout, 3.11's traceback for each closed stream."""
+def quiet_rollouts() -> None:
+    """Silence what is counted or told here anyway.
+
+    That is hud's warning for each failed rollout, 3.11's traceback for each closed stream, and what becomes of a wait for the
+    service that was given up: the SDK shields its futures, so that a later failure finds nobody waiting.
+    """
     logging.getLogger("hud").setLevel(logging.ERROR)
     for name in ("httpx", "mcp", "fastmcp"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
     def handler(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if "StreamReaderProtocol" not in f"{context.get('message')} {context.get('handle')}":
+        said = f"{context.get('message')} {context.get('handle')}"
+        if "StreamReaderProtocol" not in said and not said.startswith("Future exception was never retrieved"):
             loop.default_exception_handler(context)
 
     asyncio.get_running_loop().set_exception_handler(handler)
