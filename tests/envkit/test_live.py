@@ -178,3 +178,20 @@ async def test_a_world_that_raises_in_its_first_turn_leaves_nothing_behind() -> 
     with pytest.raises(RuntimeError, match="no data"):
         await opened(episodes, Broken)
     assert len(episodes) == 0
+
+
+async def test_a_world_that_is_not_finished_says_what_its_author_has_still_to_write() -> None:
+    class Unfinished(World):
+        pass
+
+    class Ungraded(World):
+        def turns(self) -> Iterator[str]:
+            yield "go"
+
+    episodes = Episodes(60)
+    with pytest.raises(NotImplementedError, match=r"Unfinished needs turns\(\): yield the prompt"):
+        await opened(episodes, Unfinished)
+    episode = await opened(episodes, Ungraded)
+    with pytest.raises(NotImplementedError, match=r"Ungraded needs grade\(\): return a reward or a Grade"):
+        await episode.finish("")
+    await episodes.close_all()
